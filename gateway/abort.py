@@ -1,4 +1,4 @@
-"""What an abort found, in words that tell the truth."""
+"""The outcome and the remark with which an abort is answered."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _BEST_FIRST = (
 
 
 def best_outcome(results: Sequence[AbortResult]) -> Aborted:
-    """One answer for all messages with an id: a client's repeated send can leave several."""
+    """Return one outcome for all messages with an id, of which a client's repeated send can leave several."""
     return min((result.outcome for result in results), key=_BEST_FIRST.index)
 
 
 def abort_remark(outcome: Aborted, message_id: str) -> str:
-    """Why nothing was aborted."""
+    """Return why nothing was aborted."""
     return _REMARKS[outcome].format(message_id)

@@ -1,4 +1,4 @@
-"""Who may do what: actions, resources, and the policies of a user (PolicyEntry, AclAuthorizationHandler)."""
+"""Permissions: actions, resources, and the policies of a user (PolicyEntry, AclAuthorizationHandler)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ KINDS = ("Cluster", "Namespace", "Topic", "Group")
 """Kinds of resources (ResourceType). No request needs a namespace."""
 
 POLICY_TYPES = ("Custom", "Default")
-"""Policies of the second type count where none of the first says anything."""
+"""Types of policies. Those of the second type count if none of the first type says anything about a resource."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class PolicyError(Exception):
-    """A policy that cannot be one; the text is what a tool's user reads."""
+    """A policy is not valid; the text is what a tool's user reads."""
 
 
 @unique
 class Action(StrEnum):
-    """What is done to a resource (Action). `ALL` stands for each of the others in a policy."""
+    """An action on a resource (Action). In a policy `ALL` stands for each of the others."""
 
     ALL = "All"
     PUB = "Pub"
@@ -40,11 +40,11 @@ class Action(StrEnum):
 
 PUB = frozenset({Action.PUB})
 READ = frozenset({Action.SUB, Action.GET})
-"""Either lets a user see messages."""
+"""The actions that let a user see messages; either is enough."""
 
 
 May = Callable[[frozenset[Action], str], bool]
-"""Whether the asking side may do one of these actions to a topic; `Call.may` is one."""
+"""Returns whether the sender may do one of these actions to a topic; `Call.may` is one."""
 
 
 class Resource(NamedTuple):
@@ -65,9 +65,9 @@ class Need(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """The resources that an entry is about. `kind` is `*` for all of them.
+    """The resources that an entry is about. `kind` is `*` for all kinds.
 
-    `rank` orders patterns by how much they say: the exact name, the longest prefix, any name, anything.
+    `rank` orders patterns, the most specific first: an exact name, the longest prefix, any name, anything.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Pattern(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
-        """Reads `Topic:orders`, `Topic:ord*`, `Topic:*` or `*`; the kind in any case.
+        """Parse `Topic:orders`, `Topic:ord*`, `Topic:*` or `*`; the kind may be in any case.
 
         :raises PolicyError: when it is none of these.
         """
@@ -98,7 +98,7 @@ class Pattern(NamedTuple):
         return f"{self.kind}:{self.prefix}" + (ANY if self.rank[0] else "")
 
     def covers(self, resource: Resource) -> bool:
-        """Whether a resource is among them."""
+        """Return whether a resource matches the pattern."""
         if self.kind == ANY:
             return True
         if self.kind != resource.kind:
@@ -114,15 +114,15 @@ class Entry(NamedTuple):
     pattern: Pattern
     actions: frozenset[Action]
     networks: tuple[Network, ...]
-    """Where requests must come from; none is anywhere."""
+    """Networks that requests must come from; without any, they may come from anywhere."""
     allows: bool
 
 
 class Rules:
-    """The policies of one user, ready to be asked."""
+    """The policies of one user, parsed."""
 
     def __init__(self, acl: AclInfo) -> None:
-        """:raises PolicyError: when a policy is not one."""
+        """:raises PolicyError: when a policy is not valid."""
         self._policies = [
             [
                 entry
@@ -134,21 +134,21 @@ class Rules:
         ]
 
     def objection(self, need: Need, source: str) -> str | None:
-        """Why they do not permit something; None when they do.
+        """Return why the policies do not permit something; None if they do.
 
         :param source: IP address that the request comes from.
         """
         for entries in self._policies:
             matching = [entry for entry in entries if _matches(entry, need, source)]
             if matching:
-                # Refusals first among those that say equally much.
+                # Of equally specific entries, those that deny come first.
                 best = min(matching, key=lambda entry: (entry.pattern.rank, entry.allows))
                 return None if best.allows else "the decision is deny."
         return "no matched policies."
 
 
 def parse_actions(texts: Iterable[str]) -> frozenset[Action]:
-    """Actions by their names in any case; as upstream, what is none is passed over.
+    """Parse names of actions, in any case. As upstream, unknown names are skipped.
 
     :raises PolicyError: when none is left.
     """
@@ -163,7 +163,7 @@ def parse_actions(texts: Iterable[str]) -> frozenset[Action]:
 
 
 def parse_network(text: str) -> Network:
-    """An IP address or a range of them such as `192.0.2.0/24`.
+    """Parse an IP address, or a network such as `192.0.2.0/24`.
 
     :raises PolicyError: when it is neither.
     """

@@ -1,4 +1,4 @@
-"""Work that a damaged file can kill: LMDB trusts most of what the pages of its file say."""
+"""Runs work in a child process, as a damaged data file can kill it: LMDB trusts most of its file's pages."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ DIED: Final = (
 )
 
 DEATHS: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
-"""The signals that it dies of."""
+"""The signals that a damaged file kills the child with."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def run_apart(work: Callable[[], None], complain: Callable[[str], None]) -> None:
-    """Have a child do some work, and exit with its status, whatever that is.
+    """Run work in a child process, and exit with its status.
 
-    :param complain: is told `DIED` where the child died of a damaged file; the status is 1 then.
+    :param complain: called with `DIED` if the child died of a damaged file; the status is 1 then.
     """
     child = os.fork()
     if not child:
-        # Nothing goes on once the parent was killed.
+        # The child ends when the parent is killed.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         work()
         sys.exit()
-    # A terminal interrupts both.
+    # A Ctrl-C at the terminal reaches both processes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: os.kill(child, received))
@@ -42,7 +42,7 @@ def run_apart(work: Callable[[], None], complain: Callable[[str], None]) -> None
         complain(DIED)
         sys.exit(1)
     if status < 0:
-        # That one, by which a system without memory ends it, cannot be handled.
+        # SIGKILL, by which a system without memory ends a process, cannot be handled.
         if status != -signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)

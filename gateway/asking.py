@@ -1,4 +1,4 @@
-"""What the commands that ask a running gateway share: its address, TLS, credentials, and how times are written."""
+"""Shared parts of the commands that send requests to a running gateway: address, TLS, credentials, and times."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from gateway.client import RemotingClient
 
     Connect = Callable[[str, int], RemotingClient]
-    """Makes a connection to a host and a port, which is opened by `with`, or by the first question."""
+    """Makes a connection to a host and a port, which is opened by `with`, or by the first request."""
 
 
 def server_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the flags that say which gateway is asked, and how, and `--json`, to a command. It gets `as_json` and
-    `connection`, which is opened by `with`."""
+    """Add the flags that name the gateway and the way to connect, and `--json`, to a command. The command gets
+    `as_json` and `connection`, which is opened by `with`."""
 
     @wraps(command)
     def asking(*, server: tuple[str, int], connect: Connect, **others: Any) -> None:
@@ -42,9 +42,9 @@ def server_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def connection_options(flag: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds the flags that say how a server is asked to a command, which gets `connect`.
+    """Add the flags that say how to connect to a server to a command, which gets `connect`.
 
-    :param flag: the one that names the server's address.
+    :param flag: the flag that names the server's address.
     """
 
     def adding(command: Callable[..., None]) -> Callable[..., None]:
@@ -78,7 +78,7 @@ def connection_options(flag: str) -> Callable[[Callable[..., None]], Callable[..
 
 
 def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    # No range leaves it out, as it compares with nothing.
+    # NaN compares with nothing, so no range excludes it.
     if math.isnan(value):
         raise click.BadParameter(f"{value} is not a number of seconds")
     return value
@@ -116,7 +116,7 @@ _CONNECTION_FLAGS: Final = (
 
 
 def address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
-    """Reads a flag's HOST:PORT; the host may be a name."""
+    """Parse a flag's HOST:PORT; the host may be a name."""
     try:
         return parse_address(value)
     except ValueError as error:
@@ -124,7 +124,7 @@ def address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str
 
 
 def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """A flag's callback: a time as a person writes it, in epoch ms."""
+    """Parse a flag's time, as people write it, into epoch ms."""
     from gateway.moments import parse_moment
 
     if value is None:
@@ -136,8 +136,8 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int
 
 
 def given(advice: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """The callback of a flag or an argument that refuses an empty text, as a script's variable leaves it that is not
-    set: it would count as left out.
+    """Return the callback of a flag or an argument that refuses an empty text, as from an unset variable of a script:
+    it would count as left out.
 
     :param advice: what to do instead.
     """
@@ -151,7 +151,7 @@ def given(advice: str) -> Callable[[click.Context, click.Parameter, str | None],
 
 
 def refuse_empty(flags: Mapping[str, object]) -> None:
-    """Refuse names that are empty, as a script's variable leaves them that is not set: they would narrow nothing.
+    """Refuse empty names, as from unset variables of a script: they would not narrow the selection.
 
     :raises click.UsageError: when one is.
     """
@@ -161,5 +161,5 @@ def refuse_empty(flags: Mapping[str, object]) -> None:
 
 
 def now_ms() -> int:
-    """The time of this machine, in epoch ms."""
+    """Return this machine's time, in epoch ms."""
     return time.time_ns() // 1_000_000

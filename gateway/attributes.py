@@ -1,6 +1,6 @@
 """Attributes of topics and of consumer groups, and how tools change them (AttributeUtil).
 
-They are kept for the tools and clients that set and read them; nothing here goes by any but those of `limits`.
+They are stored for the tools and clients that set and read them. The gateway itself uses only those of `limits`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.router import RequestError
 from gateway.wire.codes import ResponseCode
 
 Check = Callable[[str], object]
-"""Takes a value, or raises a ValueError whose text is what a value is."""
+"""Checks a value: raises a ValueError whose text says what is valid."""
 
 _LAST: Final = (1 << 63) - 1
 
@@ -46,8 +46,8 @@ OF_TOPICS: Final[Mapping[str, Check]] = {
     "lite.topic.expiration": _number(-1, 30 * 24 * 60),
     **limits.ATTRIBUTES,
 }
-"""What a topic can have (TopicAttributes), and what its values can be. Messages of all types may be sent to every
-topic. The other type of queue, BatchCQ, and the other policy, COMPACTION, are refused as there is neither."""
+"""The attributes of topics (TopicAttributes), with checks of their values. Messages of all types may be sent to every
+topic. The other type of queue, BatchCQ, and the other policy, COMPACTION, are refused, as the gateway has neither."""
 
 OF_GROUPS: Final[Mapping[str, Check]] = {
     "priority.factor": _number(0, 100),
@@ -59,21 +59,21 @@ OF_GROUPS: Final[Mapping[str, Check]] = {
     "lite.sub.client.max.event.cnt": _number(10),
     "lite.sub.wildcard": str,
 }
-"""The same of a consumer group (SubscriptionGroupAttributes)."""
+"""The same for consumer groups (SubscriptionGroupAttributes)."""
 
 UNCHANGEABLE: Final = frozenset({"queue.type", "cleanup.policy"})
-"""Those that a topic has from its creation, or never."""
+"""Attributes that can only be set when a topic is created."""
 
 
 def changed(
     current: Mapping[str, str] | None, changes: Mapping[str, str], known: Mapping[str, Check]
 ) -> dict[str, str]:
-    """Attributes after changes.
+    """Return attributes after changes.
 
-    :param current: those until now; None for a topic or a group that is being created.
+    :param current: the attributes until now; None for a topic or group that is being created.
     :param changes: `+name` with a value sets an attribute, `-name` removes one.
-    :param known: what can be set.
-    :raises RequestError: for what cannot be changed so; the remark names it.
+    :param known: the attributes that exist.
+    :raises RequestError: when a change is not possible; the remark names the attribute.
     """
     attributes = dict(current or {})
     named = set()

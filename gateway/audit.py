@@ -1,11 +1,11 @@
-"""The audit log: who aborted, moved or administered what, and when. One JSON object a line, beside the data.
+"""The audit log: who aborted, rescheduled or administered what, and when. One JSON object a line, in the data folder.
 
-`note` is called where a change is made, and its line is written once the change is on disk. Whose request is under way
-is set around each request (`acting`), so that whoever notes a change need not know it.
+`note` is called where a change is made, and its line is written once the change is on disk. The sender of the current
+request is set around each request (`acting`), so that callers of `note` need not know it.
 
-A line has `at` (UTC), `who` (a user's name; nobody's where users are not asked for theirs), `from` (the address),
-`action`, the `request` as the log names it, and what the action tells of itself; `stored` is there, and false, where
-the batch of the change was refused.
+A line has `at` (UTC), `who` (the user's name; empty without authentication), `from` (the address), `action`, the
+`request` as the log names it, and the details of the action. `stored` is there, and false, if the batch with the change
+could not be stored.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from gateway.wire.codes import RequestCode as Code
 from gateway.wire.signatures import FIELDS as SIGNATURE_FIELDS
 
 FILE: Final = "audit.jsonl"
-"""The newest lines, in the data folder; `audit.jsonl.1` has those before them, and so on."""
+"""The file of the newest lines, in the data folder; `audit.jsonl.1` has older lines, and so on."""
 
 _MOST_BODY: Final = 4_096
-"""Bytes of a request's body that a line has at most."""
+"""Most bytes of a request's body in a line."""
 
 ADMINISTRATION: Final = frozenset(
     {
@@ -50,27 +50,27 @@ ADMINISTRATION: Final = frozenset(
         *(Code.AUTH_CREATE_ACL, Code.AUTH_UPDATE_ACL, Code.AUTH_DELETE_ACL),
     }
 )
-"""Requests that are noted when they were carried out."""
+"""Requests that are noted once they have been carried out."""
 
 _WITH_SECRETS: Final = frozenset({Code.AUTH_CREATE_USER, Code.AUTH_UPDATE_USER})
-"""Requests whose bodies have passwords."""
+"""Requests whose bodies contain passwords."""
 
 
 _LEFT_OUT: Final = SIGNATURE_FIELDS | {"at", "who", "from", "action", "request", "stored", "body"}
-"""Fields of a request that a line has not: its signature, and names of what the line says itself, so that nobody writes
-a line of somebody else's."""
+"""Fields of a request that are left out of its line: the signature, and fields with the names of the line's own fields,
+so that a client cannot forge these."""
 
 
 class Actor(Protocol):
-    """Whoever asks for something; a `Call` is one."""
+    """The sender of a request; a `Call` is one."""
 
     @property
     def name(self) -> str:
-        """The user; empty where nobody is asked for a name."""
+        """The user; empty without authentication."""
 
     @property
     def address(self) -> str:
-        """Where the request came from."""
+        """The address that the request came from."""
 
 
 class Named(NamedTuple):
@@ -81,13 +81,13 @@ class Named(NamedTuple):
 
 
 GATEWAY: Final = Named("", "gateway")
-"""Acts where no request is under way."""
+"""The actor of changes outside of any request."""
 
 
 class AuditLog:
     """Writes the lines.
 
-    :param has_changes: whether a batch is open that what is noted now may be part of.
+    :param has_changes: returns whether a batch is open, so that a change noted now may be part of it.
     """
 
     log = Logger()
@@ -100,21 +100,21 @@ class AuditLog:
         self._file = _File(config) if config.audit else None
 
     def begin(self, actor: Actor) -> None:
-        """What is noted until `end` is this one's doing."""
+        """Attribute all notes until `end` to this actor."""
         self._actor = actor
 
     def end(self) -> None:
-        """Nobody's request is under way."""
+        """End the current actor's request."""
         self._actor = GATEWAY
 
     @property
     def actor(self) -> Actor:
-        """Whose request is under way."""
+        """The sender of the current request."""
         return self._actor
 
     @contextmanager
     def acting(self, actor: Actor) -> Iterator[None]:
-        """What is noted meanwhile is this one's doing."""
+        """Attribute all notes within the block to this actor."""
         self.begin(actor)
         try:
             yield
@@ -122,10 +122,10 @@ class AuditLog:
             self.end()
 
     def note(self, action: str, /, **what: str | int | bool | None) -> None:
-        """Write a line when the batch that is open is stored, or at once where there is none.
+        """Write a line when the open batch is stored, or at once if none is open.
 
         :param action: a word or two, such as `abort`.
-        :param what: the topic, the message id (`msgId`) and whatever else tells what was done; None is left out.
+        :param what: the topic, the message id (`msgId`) and other details; None is left out.
         """
         if self._file is None:
             return
@@ -145,7 +145,7 @@ class AuditLog:
             self.write()
 
     def handled(self, call: Call) -> None:
-        """Note a request of `ADMINISTRATION` that was carried out."""
+        """Note a request if it is one of `ADMINISTRATION`; it has been carried out."""
         code = call.command.code
         if self._file is None or code not in ADMINISTRATION:
             return
@@ -158,7 +158,7 @@ class AuditLog:
         self.note(Code(code).name.lower(), **fields, body=body)
 
     def write(self) -> None:
-        """The batch is stored: write what was noted with it."""
+        """Write the lines of the batch, which is stored now."""
         if self._lines and self._file is not None:
             lines, self._lines = self._lines, []
             try:
@@ -172,21 +172,21 @@ class AuditLog:
                 )
 
     def reload(self) -> None:
-        """The batch was refused: say so in what was noted with it."""
+        """Write the lines of the batch with `stored` false, as it could not be stored."""
         for line in self._lines:
             line["stored"] = False
         self.write()
 
     def close(self) -> None:
-        """Write what is left, and close the file."""
+        """Write the remaining lines, and close the file."""
         self.write()
         if self._file is not None:
             self._file.close()
 
 
 class _File(RotatingFileHandler):
-    """The log's file, which is put aside when it is full, and made with the first line. What goes wrong is for whoever
-    writes. The files are for their owner alone."""
+    """The log's file. It is created with the first line, and rotated when it is full. Only its owner can read it.
+    Errors are raised to the caller."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(
@@ -212,11 +212,11 @@ class _File(RotatingFileHandler):
 
 
 def read_lines(data: Path) -> Iterator[dict[str, Any]]:
-    """All lines of a data folder's log, the oldest first; what cannot be read, such as the last line after a power cut,
-    is left out.
+    """Return all lines of a data folder's log, the oldest first. Unreadable lines, such as the last one after a power
+    cut, are left out.
     """
     read: set[int] = set()
-    # Each stays open until the end: the inode of one that is deleted meanwhile could be that of a new one.
+    # Each file stays open until the end: otherwise a new file could get the inode of one that is deleted meanwhile.
     with ExitStack() as opened:
         while (file := _oldest(data, read)) is not None:
             try:
@@ -235,8 +235,8 @@ def read_lines(data: Path) -> Iterator[dict[str, Any]]:
 
 
 def _oldest(data: Path, read: AbstractSet[int]) -> Path | None:
-    """The oldest of the log's files but those that are read, by their inodes: a gateway that serves gives them other
-    names meanwhile."""
+    """Return the oldest of the log's files that has not been read. Files are known by their inodes, as a running
+    gateway renames them meanwhile."""
     ages: dict[int, str] = {}
     with os.scandir(data) as entries:
         for entry in entries:

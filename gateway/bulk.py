@@ -1,8 +1,8 @@
-"""Many pending messages at once: counted, aborted or rescheduled, step by step.
+"""Bulk changes: many pending messages are counted, aborted or rescheduled, step by step.
 
-A step is a bounded piece of work, so that sends and pulls have their turn between two of them. What fires or is aborted
-meanwhile is not part of it. By the remoting protocol each step is a request, whose cursor asks for the next; by the
-HTTP API they are a job (`gateway.web.bulk`).
+A step is a bounded piece of work, so that sends and pulls are handled between two steps. Messages that fire or are
+aborted meanwhile are not changed. In the remoting protocol each step is a request, and its answer has the cursor of the
+next one. In the HTTP API all steps are a job (`gateway.web.bulk`).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ COUNTED = 500
 
 
 class BulkChanges:
-    """Changes what `Wanted` describes: pending messages, all of them or by topic, key, tag or due time."""
+    """Changes the pending messages that `Wanted` describes, by topic, key, tag or due time."""
 
     def __init__(self, pending: PendingMessages, rescheduling: Rescheduling) -> None:
         self._pending = pending
         self._rescheduling = rescheduling
 
     def begin(self) -> int:
-        """Begin to give messages another time; each `select` is told of it."""
+        """Begin a change of due times. Return its mark, which each `select` gets."""
         return self._rescheduling.begin()
 
     def select(
         self, wanted: Wanted, limit: int, behind: bytes | None, begun_ms: int | None = None
     ) -> FoundPage:
-        """The messages of one step; with a key, those among `limit` that have it.
+        """Return the messages of one step; with a key, those among `limit` messages that have it.
 
-        :param behind: cursor of the step before.
-        :param begun_ms: leave those out that were given another time since the change began: what it has moved may
-            come by again, at its new time.
+        :param behind: the cursor of the previous step.
+        :param begun_ms: leave out messages that were rescheduled since the change began: a message that it has moved
+            may be met again at its new time.
         """
         select = self._pending.select_with_key if wanted.key else self._pending.select
         page = select(wanted, limit, behind)
@@ -50,13 +50,13 @@ class BulkChanges:
         return page._replace(found=found)
 
     def change(self, found: list[Found], to: NewTime | None) -> int:
-        """Give messages another time, or abort them where there is none; how many were still pending."""
+        """Reschedule messages, or abort them if there is no new time. Return how many were still pending."""
         if to is not None:
             return self._rescheduling.move_found(found, to)
         return self._pending.abort_found(found)
 
     def count(self, wanted: Wanted, may: May, cursor: str = "") -> BulkAnswer:
-        """How many messages a step would change; nothing is changed."""
+        """Return how many messages a step would change, without changing them."""
         page = self.select(_checked(wanted, may), COUNTED, parse_cursor(cursor))
         return BulkAnswer(len(page.found), _text(page.cursor))
 
@@ -66,10 +66,10 @@ class BulkChanges:
         return BulkAnswer(self.change(page.found, None), _text(page.cursor))
 
     def reschedule(self, wanted: Wanted, to: NewTime, may: May, cursor: str = "") -> BulkAnswer:
-        """Give messages another time. One that was moved since the first step began is not moved again, wherever in the
-        range its new time is."""
+        """Reschedule messages. A message that was moved since the first step began is not moved again, even if its new
+        time is in the range."""
         wanted = _checked(wanted, may)
-        # A cursor begins with when the first step began.
+        # A cursor begins with the time at which the first step began.
         parsed = parse_cursor(cursor) or self.begin().to_bytes(8)
         begun = parsed[:8]
         page = self.select(wanted, STEP, parsed[8:] or None, int.from_bytes(begun))
@@ -78,9 +78,9 @@ class BulkChanges:
 
 
 def _checked(wanted: Wanted, may: May) -> Wanted:
-    """The pending messages of a topic that are wanted, if whoever asks may change them.
+    """Return the selection, narrowed to pending messages, if the sender may change messages of its topic.
 
-    :raises RequestError: when they may not, or name no topic.
+    :raises RequestError: when the sender may not, or names no topic.
     """
     if not wanted.topic:
         raise RequestError(

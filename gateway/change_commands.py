@@ -1,4 +1,4 @@
-"""`tidegate abort`, `reschedule`, `pause` and `resume`: what changes messages that have not fired."""
+"""The commands that change pending messages: `tidegate abort`, `reschedule`, `pause` and `resume`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMES: Final = ("id", "handle", "key", "topic", "tag", "begin", "end", "everyth
 
 
 def _selection(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds the flags that say which messages are meant."""
+    """Add the flags that select messages."""
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         for option in (
@@ -65,7 +65,7 @@ def _selection(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]
 
 
 class _Selection:
-    """Which messages the flags of `_selection` mean: some by name, or many."""
+    """The messages that the flags of `_selection` select: single ones by id, handle or key, or many."""
 
     def __init__(self, verb: str, flags: dict[str, Any]) -> None:
         self.flags = {name: flags.pop(name) for name in _NAMES}
@@ -94,11 +94,11 @@ class _Selection:
 
     @property
     def named(self) -> dict[str, str | None]:
-        """The questions of a request about messages by name."""
+        """Return the fields of a request about single messages."""
         return {name: self.flags[name] for name in ("id", "handle", "key", "topic")}
 
     def change(self, client: RemotingClient, as_json: bool, **how: str | int | None) -> None:
-        """Say how many are meant, ask whether that is so, and change them step by step."""
+        """Print how many messages match, ask whether to go on, and change them step by step."""
         from gateway import display
         from gateway.client import change_many
 
@@ -170,7 +170,7 @@ def abort(connection: RemotingClient, as_json: bool, **flags: Any) -> None:
 
 
 def _new_time(ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, int]:
-    """A flag's callback: a new time as the gateway is asked for it. What is relative counts by its clock."""
+    """Parse a flag's new time into fields of the request. Relative times count from the gateway's clock."""
     if text is None:
         return {}
     if text == "now":
@@ -183,7 +183,7 @@ def _new_time(ctx: click.Context, param: click.Parameter, text: str | None) -> d
 
 
 def _shift(ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, int]:
-    """A flag's callback: how much later, or earlier."""
+    """Parse a flag's shift to later or earlier."""
     return {} if text is None else {"shift": _signed_ms(text)}
 
 

@@ -1,6 +1,6 @@
-"""Prometheus metrics of the clients: who is connected, and how far consumers are behind.
+"""Prometheus metrics of the clients: how many are connected, and how far consumers are behind.
 
-Read when they are asked for, like all of `gateway.metrics`; names and labels are RocketMQ's (BrokerMetricsManager,
+They are computed at each scrape, like all of `gateway.metrics`. Names and labels are RocketMQ's (BrokerMetricsManager,
 ConsumerLagCalculator).
 """
 
@@ -20,7 +20,7 @@ _SYSTEM_GROUP: Final = "cid_rmq_sys_"
 _OF_LAG: Final = ("consumer_group", "topic", "is_retry", "is_system")
 _OF_CONSUMERS: Final = ("consumer_group", "language", "version", "consume_mode", "is_system")
 _MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
-"""As upstream calls the consume types in labels (ConsumeType.getTypeCN)."""
+"""Upstream's names of the consume types in labels (ConsumeType.getTypeCN)."""
 
 _V5_3_1: Final = 475
 _V4_0_0: Final = 213
@@ -36,7 +36,7 @@ class _Lag(NamedTuple):
 def client_metrics(
     broker: Broker, common: tuple[str, ...], values: tuple[str, ...]
 ) -> Iterator[Metric | None]:
-    """The figures as they are now; None after each group that was read for them.
+    """Yield the current figures, and None after each group that was read for them.
 
     :param common: names of the labels that all series have.
     :param values: their values.
@@ -47,8 +47,8 @@ def client_metrics(
 
 
 def version_name(version: int) -> str:
-    """What a client's version is called in labels: upstream counts two for each release since 4.0.0, the first for its
-    snapshot (MQVersion). Older ones are their number."""
+    """Return a client's version as labels show it. Upstream counts two for each release since 4.0.0, the first for its
+    snapshot (MQVersion). An older version is shown as its number."""
     if version < _V4_0_0:
         return str(version)
     releases, is_snapshot = divmod(version - _V5_3_1 + 1, 2)

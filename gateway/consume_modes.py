@@ -1,4 +1,4 @@
-"""How a group gets a topic's messages, by pulls or by pops: what operators choose, which is stored
+"""Whether a group gets a topic's messages by pulls or by pops. Operators choose it; the choices are stored
 (MessageRequestModeManager)."""
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class ConsumeModes:
         self._modes[mode.topic, mode.consumer_group] = mode
 
     def get(self, topic: str, group: str) -> ConsumeMode:
-        """What was chosen."""
+        """Return the choice for a topic and a group."""
         return self._modes.get((topic, group)) or ConsumeMode(topic, group)
 
     def put(self, mode: ConsumeMode) -> None:
-        """Choose. The change joins the store's batch.
+        """Store a choice. The change joins the store's batch.
 
-        :raises RequestError: when topic and group cannot be noted.
+        :raises RequestError: when topic and group are too long.
         """
         place = _place(mode.topic, mode.consumer_group)
         if place.count(0) != 1 or len(place) > MAX_PLACE:
@@ -59,11 +59,11 @@ class ConsumeModes:
         self._modes[mode.topic, mode.consumer_group] = mode
 
     def forget_topic(self, topic: str) -> None:
-        """A topic is gone. The change joins the store's batch."""
+        """Delete the choices for a deleted topic. The change joins the store's batch."""
         self._forget([place for place in self._modes if place[0] == topic])
 
     def forget_group(self, group: str) -> None:
-        """A group is gone. The change joins the store's batch."""
+        """Delete the choices for a deleted group. The change joins the store's batch."""
         self._forget([place for place in self._modes if place[1] == group])
 
     def _forget(self, places: list[tuple[str, str]]) -> None:

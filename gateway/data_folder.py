@@ -1,4 +1,4 @@
-"""What the commands that work on a data folder share: which one, what they say, how they end."""
+"""Shared parts of the commands that work on a data folder: the flag that names it, messages, exit statuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAULTY: Final = 4
 
 
 class _Folder(click.Path):
-    """A folder's path. An empty one, as a script's variable leaves that is not set, would be the folder one is in."""
+    """A folder's path. An empty one, as from an unset variable of a script, would be the current folder."""
 
     def convert(
         self,
@@ -32,7 +32,7 @@ FOLDER: Final = _Folder(path_type=Path, file_okay=False)
 
 
 def _one_folder(ctx: click.Context, param: click.Parameter, data: Path) -> Path:
-    # Several workers have a folder each below the one that they were started with (gateway/worker_folders.py).
+    # Each of several workers has a folder below the one that they were started with (gateway/worker_folders.py).
     workers = sorted(file.parent for file in data.glob("worker-*/data.mdb"))
     if workers and not (data / "data.mdb").exists():
         raise click.ClickException(
@@ -43,17 +43,18 @@ def _one_folder(ctx: click.Context, param: click.Parameter, data: Path) -> Path:
 
 
 def _keep_owner(data: Path) -> None:
-    """Give what root has made in a folder to its owner: a gateway with a user of its own could not write it."""
+    """Give files that root has created in a folder to the folder's owner: a gateway that runs as another user could not
+    write them."""
     if os.geteuid() != 0 or not data.is_dir():
         return
     owner = data.stat()
     if owner.st_uid == 0:
         return
     for file in data.iterdir():
-        # A gateway that serves may have removed it, and root may lack the right, as in some containers.
+        # A running gateway may have removed the file, and root may lack the right, as in some containers.
         with suppress(FileNotFoundError, PermissionError):
             found = file.lstat()
-            # A file with another name is perhaps one from elsewhere, which is not to be given away.
+            # A file with other names may belong elsewhere, and is not given away.
             if found.st_uid == 0 and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
                 os.chown(file, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
@@ -71,17 +72,17 @@ data_option = click.option(
 
 
 def tell(text: str) -> None:
-    """Say something on standard error: standard output is for what was asked for."""
+    """Print a message on standard error: standard output is for results."""
     click.echo(text, err=True)
 
 
 def counted(number: int, thing: str) -> str:
-    """So many things, such as `1 message` and `2,000 messages`."""
+    """Format a number of things, such as `1 message` and `2,000 messages`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def rough_size(size: int) -> str:
-    """A number of bytes as people read it, such as `1.305GiB`."""
+    """Format a number of bytes for people, such as `1.305GiB`."""
     amount, unit = size / 1024, "KiB"
     for larger in ("MiB", "GiB", "TiB"):
         if amount >= 1024:
@@ -90,9 +91,9 @@ def rough_size(size: int) -> str:
 
 
 def is_confirmed(question: str) -> bool:
-    """Ask whether to go on.
+    """Ask the user whether to go on.
 
-    :raises click.UsageError: where nobody can be asked.
+    :raises click.UsageError: when there is no terminal to ask at.
     """
     try:
         return click.confirm(question, err=True)

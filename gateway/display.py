@@ -1,4 +1,4 @@
-"""What the command line prints: tables for people, JSON lines for programs."""
+"""Output of the command line: tables for people, JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ class MessageLines:
 
 
 class MessageTable:
-    """A table when all have come, or so many that a reader has lost sight of its head: then another begins. Where the
-    terminal is too narrow it is three lines for each message.
+    """A table of all messages. After so many rows that its head is out of sight, another table begins. On a narrow
+    terminal each message is three lines.
 
-    How many there are, and how to see more, is told on standard error.
+    The number of messages, and how to see more, is printed on standard error.
     """
 
     MOST_ROWS = 500
@@ -158,7 +158,7 @@ class MessageTable:
 def outcome_table(
     outcomes: Sequence[AbortOutcome] | Sequence[RescheduleOutcome], now_ms: int
 ) -> None:
-    """What became of each message."""
+    """Print the outcome for each message."""
     if not outcomes:
         print("no message matches", file=sys.stderr)
         return
@@ -175,7 +175,7 @@ def outcome_table(
 
 
 def changed(count: int, done: str, *, as_json: bool) -> None:
-    """How many messages match, or were changed."""
+    """Print how many messages match, or were changed."""
     if as_json:
         print(json.dumps({"messages": count}))
     elif not count:
@@ -185,7 +185,7 @@ def changed(count: int, done: str, *, as_json: bool) -> None:
 
 
 def paused_topics(topics: Sequence[PausedTopic], now_ms: int, *, as_json: bool) -> None:
-    """The topics of which nothing fires."""
+    """Print the paused topics."""
     if as_json:
         json_lines(topics)
     elif not topics:
@@ -196,7 +196,7 @@ def paused_topics(topics: Sequence[PausedTopic], now_ms: int, *, as_json: bool) 
 
 
 def paused_note(topics: Iterable[PausedTopic], now_ms: int) -> None:
-    """Says on standard error which of the topics that are shown are paused."""
+    """Print on standard error which of the shown topics are paused."""
     for one in topics:
         print(_pause_text(one, now_ms), file=sys.stderr)
 
@@ -208,7 +208,7 @@ def _pause_text(one: PausedTopic, now_ms: int) -> str:
 
 
 def pause_set(topic: str, state: str, *, changed: bool, as_json: bool) -> None:
-    """Whether a topic was paused or resumed just now."""
+    """Print whether a topic was paused or resumed just now."""
     if as_json:
         print(json.dumps({"topic": topic, "changed": changed}))
     elif changed:
@@ -219,7 +219,7 @@ def pause_set(topic: str, state: str, *, changed: bool, as_json: bool) -> None:
 
 
 def clock(state: ClockState, *, as_json: bool) -> None:
-    """What a gateway's clock shows, and what firing its move did."""
+    """Print the time of a gateway's clock, and how many messages fired when it was moved."""
     if as_json:
         json_lines([state])
         return
@@ -232,13 +232,13 @@ def clock(state: ClockState, *, as_json: bool) -> None:
 
 
 def json_lines(found: Iterable[msgspec.Struct]) -> None:
-    """One JSON object a line."""
+    """Print one JSON object a line."""
     for one in found:
         print(msgspec.json.encode(one).decode())
 
 
 def recurring_table(found: Sequence[RecurringMessage], now_ms: int) -> None:
-    """What recurs, how, and when next."""
+    """Print recurring messages with their rules and next times."""
     table = _table(
         *("Topic", "Name", "State", "Recurs", "Next (local time)", "", "Fired", "Misfire"),
         right=("Fired",),
@@ -261,7 +261,7 @@ def recurring_table(found: Sequence[RecurringMessage], now_ms: int) -> None:
 
 
 def recurring_change(done: Done, now_ms: int, *, as_json: bool) -> None:
-    """What was done to a recurring message."""
+    """Print what was done to a recurring message."""
     if as_json:
         json_lines([done])
         return
@@ -276,7 +276,7 @@ def recurring_change(done: Done, now_ms: int, *, as_json: bool) -> None:
 
 
 def recurring_times(found: RecurringTimes, now_ms: int, *, as_json: bool) -> None:
-    """The times of a rule, in its zone as well where that is another one."""
+    """Print the times of a rule, also in the rule's own zone if it differs."""
     if as_json:
         json_lines([found])
         return
@@ -301,7 +301,7 @@ def _in_zone(time_ms: int, zone: str) -> str:
 
 
 def settings_table(loaded: Loaded) -> None:
-    """Every setting with its value, where that is from, its default and its meaning."""
+    """Print every setting with its value, the value's origin, its default and its meaning."""
     table = _table("Setting", "Value", "From", "Default", "Meaning")
     group = ""
     for entry in descriptions().values():
@@ -322,7 +322,9 @@ def settings_table(loaded: Loaded) -> None:
 
 
 def settings_json(loaded: Loaded) -> str:
-    """An object by setting. Sizes are bytes, durations seconds, a setting left out null."""
+    """Return the settings as a JSON object. Sizes are in bytes, durations in seconds; a setting without a value is
+    null.
+    """
     return json.dumps(
         {
             entry.name: {

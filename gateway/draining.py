@@ -1,4 +1,4 @@
-"""Hands what has not fired over to another server, and ends it here once that has it."""
+"""Hands pending messages over to another server, and aborts them here once it has them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gateway.transfer import HeldLine, line_of
 from storage import Store, abort_sequences, scan_pending
 
 PAGE: Final = 200
-"""Messages between two commits: so many are sent again at most after a drain that was killed."""
+"""Messages between two commits: at most so many are sent twice if a drain is killed and run again."""
 
 _LATEST_MS: Final = (1 << 63) - 1
 
 
 class Handed(NamedTuple):
-    """A message that the other server has, or why it does not take it."""
+    """A message that the other server has, or has refused with a reason."""
 
     line: HeldLine
     refusal: str | None
@@ -26,10 +26,10 @@ class Handed(NamedTuple):
 def drain(
     store: Store, send: Callable[[HeldLine, int], bool], now_ms: Callable[[], int]
 ) -> Iterator[Handed]:
-    """Hand over all that is pending, the next due first. What cannot be read stays, and is among `Store.damaged`.
+    """Hand over all pending messages, the next due first. Unreadable messages stay, and are in `Store.damaged`.
 
     :param send: returns once the other server holds the message; see `transfer.Sender.send`.
-    :raises ClientError: when the other server cannot be reached; what it has is ended here.
+    :raises ClientError: when the other server cannot be reached; the messages that it has are aborted here.
     """
     cursor: bytes | None = None
     due_ms = 0

@@ -1,4 +1,4 @@
-"""The HTTP port for those who run the gateway: metrics and checks, the API, and the console."""
+"""The HTTP port for operators: metrics, health checks, the API, and the console."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gateway.tls import TlsLayers
 from gateway.web.site import BASE, Api, BoundedRequest
 
 CONSOLE: Final = "gateway.console"
-"""Package with the console's files; its page is answered at `/`, the others at `/console/`."""
+"""Package with the console's files; its page is served at `/`, its other files at `/console/`."""
 
 PAGE: Final = "index.html"
 
@@ -59,13 +59,13 @@ class Page(NamedTuple):
 
 
 def report(*reasons: str) -> Page:
-    """Health or readiness as JSON: whether all is well, or why not."""
+    """Return the page for health or readiness as JSON: whether all is well, or the reasons why not."""
     body = msgspec.json.encode({"ready": not reasons, "reasons": reasons})
     return Page(SERVICE_UNAVAILABLE if reasons else OK, "application/json", body)
 
 
 class _Channel(HTTPChannel):
-    """Refuses a length of so many digits that Python does not read it, of which Twisted would fail."""
+    """Refuses a Content-Length of so many digits that Python does not parse it; Twisted would fail with a traceback."""
 
     def headerReceived(self, line: bytes) -> bool:
         try:
@@ -75,7 +75,7 @@ class _Channel(HTTPChannel):
 
 
 class _Site(Site):
-    """Tells of requests as the log does of others: at the level debug."""
+    """Logs requests at the level debug, like requests of the remoting protocol."""
 
     events = Logger()
     protocol: Any = _Channel
@@ -91,8 +91,8 @@ class _Site(Site):
 
 
 class BoundedSite(WrappingFactory[Any]):
-    """Closes the connections above `max_http_connections`: what files they took could not be clients' connections. The
-    log says so once, until there is room for half as many."""
+    """Closes connections above `max_http_connections`, which would take files from clients' connections. It is logged
+    once, until the number has fallen to half."""
 
     noisy = False
     log = Logger()
@@ -103,7 +103,7 @@ class BoundedSite(WrappingFactory[Any]):
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """Keep connections by these settings."""
+        """Apply new settings."""
         self._most = config.max_http_connections
 
     def buildProtocol(self, addr: Any) -> Any:
@@ -121,7 +121,7 @@ class BoundedSite(WrappingFactory[Any]):
 
 
 class _Folder(Resource):
-    """Has pages below it, and is none itself."""
+    """A path that has pages below it, but is no page itself."""
 
     def getChild(self, path: bytes, request: Request) -> Resource:
         return notFound()
@@ -132,7 +132,7 @@ class _Folder(Resource):
 
 
 class _Leaf(Resource):
-    """A page that is made anew for each request. HEAD is answered as GET, without a body."""
+    """A page that is built for each request. HEAD is answered as GET, without a body."""
 
     def __init__(self, make: Callable[[], Page], headers: dict[str, str] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -144,7 +144,7 @@ class _Leaf(Resource):
 
 
 class _Scrape(Resource):
-    """The page for Prometheus, which is made in pieces: others have their turn in between. HEAD is answered as GET,
+    """The page for Prometheus. It is built in pieces, between which other work is done. HEAD is answered as GET,
     without a body."""
 
     log = Logger()
@@ -186,7 +186,7 @@ class _Scrape(Resource):
 
 
 def _begun(request: Request, page: Page, headers: dict[str, str]) -> bytes:
-    """What is left to be sent of a page, once its status and headers are set."""
+    """Set a page's status and headers, and return what is left to send."""
     request.setResponseCode(page.status)
     request.responseHeaders.setRawHeaders("Content-Type", [page.content_type])
     for name, value in headers.items():
@@ -202,11 +202,11 @@ def make_site(
     reactor: Reactor,
     layers: TlsLayers | None = None,
 ) -> BoundedSite:
-    """What serves the pages, by these settings until it is told others.
+    """Return the site that serves the pages.
 
     :param metrics: makes the text for Prometheus, in pieces.
-    :param not_ready: why no traffic should come; empty when it should.
-    :param layers: what makes the TLS that all connections are to speak.
+    :param not_ready: returns why no traffic should come; empty if it should.
+    :param layers: creates the TLS layers of all connections; None is for plain HTTP.
     """
     root: Any = _Folder()  # type: ignore[no-untyped-call]
     root.putChild(b"metrics", _Scrape(metrics, reactor))
@@ -231,7 +231,7 @@ def make_site(
 
 
 def console_files() -> dict[str, Page]:
-    """The console's files by name."""
+    """Return the console's files by name."""
     return {
         file.name: Page(OK, KINDS[suffix], file.read_bytes())
         for file in resources.files(CONSOLE).iterdir()

@@ -17,7 +17,7 @@ _NOTE = b"kv\0"
 
 
 class KvConfig:
-    """Values by namespace and key, which are stored."""
+    """Stored values by namespace and key."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -34,15 +34,15 @@ class KvConfig:
         self._namespaces.setdefault(namespace, {})[key] = value.decode()
 
     def get(self, namespace: str, key: str) -> str | None:
-        """A value, if there is one."""
+        """Return a value, if there is one."""
         return self._namespaces.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """The values of a namespace by key; None where there never were any."""
+        """Return the values of a namespace by key; None if it never had any."""
         return self._namespaces.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Leave a value. The change joins the store's batch.
+        """Store a value. The change joins the store's batch.
 
         :raises RequestError: when the names cannot be those of a value.
         """
@@ -56,7 +56,7 @@ class KvConfig:
         self._namespaces.setdefault(namespace, {})[key] = value
 
     def delete(self, namespace: str, key: str) -> None:
-        """Forget a value. The change joins the store's batch."""
+        """Delete a value. The change joins the store's batch."""
         values = self._namespaces.get(namespace, {})
         if key in values:
             self._store.delete_note(_place(namespace, key))

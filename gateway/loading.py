@@ -1,5 +1,5 @@
-"""From command-line flags, environment variables, one TOML file and the defaults to one `Config`, in that order of
-strength, and where each value came from.
+"""Builds the `Config` from command-line flags, environment variables, one TOML file and the defaults, in that order of
+precedence, and remembers where each value came from.
 
 The variables are `TIDEGATE_` and the setting's name in capitals.
 """
@@ -23,16 +23,15 @@ FILE_VARIABLE: Final = "TIDEGATE_CONFIG"
 """Environment variable that names the TOML file; not itself a setting."""
 
 LEADER_VARIABLE: Final = "TIDEGATE_LEADER_PID"
-"""Environment variable by which one of several workers knows the process that started it (`gateway.workers`); not
-itself a setting."""
+"""Environment variable that gives a worker the process id of its leader (`gateway.workers`); not itself a setting."""
 
 WORKERS_VARIABLE: Final = "TIDEGATE_LEADER_WORKERS"
-"""Environment variable by which it knows how many they are; not itself a setting."""
+"""Environment variable that gives a worker the number of workers; not itself a setting."""
 
 LEADER_ADDRESS_VARIABLE: Final = "TIDEGATE_LEADER_ADDRESS"
 LEADER_KEY_VARIABLE: Final = "TIDEGATE_LEADER_KEY"
-"""Environment variables by which it knows where the leader answers, and the key that its workers sign with; not
-themselves settings."""
+"""Environment variables that give a worker the leader's address, and the key that workers sign with; not themselves
+settings."""
 
 _NOT_SETTINGS: Final = (
     FILE_VARIABLE,
@@ -97,9 +96,9 @@ def load(
 
 
 def changed(config: Config, values: Mapping[str, object]) -> Config:
-    """The settings with other values for some of them, by name.
+    """Return the settings with other values for some of them, by name.
 
-    Raises ConfigError where one has a wrong value, or does not fit with the others.
+    Raises ConfigError when a value is wrong, or does not fit with the others.
     """
     merged = {name: getattr(config, name) for name in config.model_fields_set} | dict(values)
     try:
@@ -110,7 +109,7 @@ def changed(config: Config, values: Mapping[str, object]) -> Config:
 
 def _read_file(file: Path, values: dict[str, object], origins: dict[str, str]) -> None:
     try:
-        # With the mark that editors of Windows begin such a file with, or without.
+        # With or without the byte order mark that Windows editors write.
         text = file.read_text("utf-8-sig")
         table = tomllib.loads(text)
     except OSError as error:
@@ -173,7 +172,7 @@ def _unknown(key: str, origin: str, is_table: bool = False) -> str:
 def _explain(
     error: ValidationError, values: Mapping[str, object], origins: Mapping[str, str]
 ) -> str:
-    """The first of the errors as one line."""
+    """Return the first of the errors as one line."""
     problem = error.errors()[0]
     text = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else ""
     if not problem["loc"]:

@@ -1,4 +1,4 @@
-"""Where the log's lines go: standard error, or a file. Nobody waits for long for whoever reads them."""
+"""Writes the log's lines to standard error or a file, without waiting long for a slow reader."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final
 from twisted.logger import Logger
 
 _PIECE: Final = select.PIPE_BUF
-"""Bytes that a pipe has room for that can be written at all (pipe(7))."""
+"""Bytes that fit into a pipe that is ready for writing (pipe(7))."""
 
 PATIENCE_MS: Final = 100
-"""How long a line waits for its reader, who may only be behind. Those that come while it still waits do not."""
+"""How long a line waits for its reader, who may only be slow. Further lines do not wait meanwhile."""
 
 
 class LogStream(io.TextIOBase):
-    """Writes lines to a descriptor, and leaves out those that nobody reads, as where the reader of a pipe was stopped
-    or a terminal holds its output: a gateway that waited for them would answer nobody, and fire nothing.
+    """Writes lines to a descriptor, and drops lines that nobody reads, as when the reader of a pipe is stopped or a
+    terminal holds its output: a gateway that waited for the reader would answer no request and fire nothing.
 
-    Once lines are read again, the log says how many there were, and so it does when a disk that was full has room.
+    Once lines are read again, or a full disk has room again, the log says how many were dropped.
     """
 
     log = Logger()
@@ -33,7 +33,7 @@ class LogStream(io.TextIOBase):
         self._left_out = 0
 
     def write(self, text: str) -> int:
-        """Write the lines of one event, whole, or leave them out."""
+        """Write the lines of one event as a whole, or drop them."""
         self._go_on(0)
         if self._waiting:
             self._left_out += 1
@@ -52,12 +52,12 @@ class LogStream(io.TextIOBase):
         return len(text)
 
     def _go_on(self, patience_ms: int) -> None:
-        """Write what waits, as far as there is room for it."""
+        """Write waiting bytes, as far as there is room for them."""
         while self._waiting and self._poll.poll(patience_ms):
             try:
                 written = os.write(self._descriptor, self._waiting[:_PIECE])
             except BlockingIOError:
-                # Others write there as well, and have taken the room.
+                # Other processes write to the same pipe, and have taken the room.
                 return
             except OSError:
                 self._waiting = b""

@@ -1,8 +1,8 @@
 """The log: one line for each event, as text for people, or as logfmt or JSON for programs.
 
-A line of logfmt or JSON has `time` (UTC), `level`, `logger` and `message`, and what the event tells beside its message;
-while a request is handled also `request`, the client's address and the number that it gave the request, and `user`. A
-traceback is in `traceback`.
+A line of logfmt or JSON has `time` (UTC), `level`, `logger` and `message`, and the event's other values. While a
+request is handled it also has `request`, the client's address and its number of the request, and `user`. A traceback is
+in `traceback`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from gateway.config import Config
 from gateway.router import Call
 
 _OWN: Final = ("log_", "_")
-"""What names in an event begin with that Twisted gave."""
+"""Prefixes of the names that Twisted adds to an event."""
 
 _LEGACY: Final = "log_legacy"
-"""Where events of Twisted's older way of logging are. Of no interest but for debugging: its ports tell by the names of
-classes where they are and that they close, which the gateway says itself."""
+"""The namespace of Twisted's older way of logging. Its events matter only for debugging: ports report their address and
+their end by names of classes, and the gateway logs both itself."""
 
 _BARE: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+#@%[]"
 )
-"""Letters that logfmt has without quotes."""
+"""Characters that logfmt needs no quotes for."""
 
 
 class Logs:
     """Writes events from a level on, which can be changed while the gateway serves.
 
-    :param actor: whose request is under way; set once there is a gateway.
+    :param actor: returns the sender of the current request; set once there is a gateway.
     """
 
     def __init__(self, config: Config, stream: TextIOBase) -> None:
@@ -51,12 +51,12 @@ class Logs:
         self.configure(config)
 
     def begin(self, beginner: LogBeginner) -> None:
-        """Take up what Twisted's loggers tell."""
+        """Begin to write the events of Twisted's loggers."""
         observe: Any = self.observe
         beginner.beginLoggingTo([observe], redirectStandardIO=False, discardBuffer=True)
 
     def configure(self, config: Config) -> None:
-        """Write what is at least as important as the settings say, in the form that they name."""
+        """Apply the level and the format of the settings."""
         level = LogLevel.lookupByName(config.log_level)
         predicate: Any = LogLevelFilterPredicate(level)
         of_ports = level if level == LogLevel.debug else max(level, LogLevel.warn)
@@ -68,7 +68,7 @@ class Logs:
         self._observer: Any = FilteringLogObserver(write, [predicate])
 
     def observe(self, event: dict[str, Any]) -> None:
-        """Write an event, if it is important enough."""
+        """Write an event if its level is high enough."""
         self._observer(event)
 
     def _writer(self, form: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], None]:
@@ -80,7 +80,7 @@ class Logs:
 
 
 def _line(event: dict[str, Any], actor: Actor) -> dict[str, Any]:
-    """What a line tells, by name."""
+    """Return the fields of an event's line."""
     at = datetime.fromtimestamp(event["log_time"], UTC).isoformat(timespec="milliseconds")
     line = {
         "time": at.replace("+00:00", "Z"),

@@ -172,7 +172,8 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """
         first = self.first(now_ms)
         if first is None:
-            raise RuleError(f"{self} never fires from now on")
+            until = "on" if self.end_ms is None else "until its end"
+            raise RuleError(f"{self} never fires from now {until}")
         if self.every_ms is not None:
             shortest = self.every_ms
         elif min_period_ms <= FINEST_CRON_MS:

@@ -370,10 +370,10 @@ def test_any_text_is_a_rule_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"every": "1h", "end": "2027-01-01T00:00"}, "never fires"),
-        ({"cron": "0 0 29 2 *", "end": "2027-12-31T00:00"}, "never fires"),
+        ({"every": "1h", "end": "2027-01-01T00:00"}, "never fires from now until its end"),
+        ({"cron": "0 0 29 2 *", "end": "2027-12-31T00:00"}, "never fires from now until its end"),
         # The fifth Monday of February is its 29th, which is not a third day.
-        ({"cron": "0 0 */3 2 MON#5"}, "never fires"),
+        ({"cron": "0 0 */3 2 MON#5"}, "never fires from now on"),
         ({"cron": "* 0 */3 2 MON#5"}, "never fires"),
         ({"every": "500ms"}, "recurring_min_period = 1s"),
         ({"every": "1h", "start": "2020-01-01T00:00"}, None),

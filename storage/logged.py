@@ -64,9 +64,10 @@ class LoggedTransaction:
         self._changed: defaultdict[lmdb._Database, list[Row]]
         self._not_before = 0.0
         self._begin()
-        if self._log.has_gap or self._log.has_two:
+        if self._log.needs_checkpoint:
             # The records behind a gap have the same stamp: they would be valid again as soon as a new record ended
-            # where they begin. And when both files of the log are needed, there is none for new records.
+            # where they begin. When both files of the log are needed, there is none for new records. And without a
+            # stamp, new records would be lost.
             try:
                 self.checkpoint()
                 environment.durable.wait()

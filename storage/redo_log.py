@@ -89,13 +89,9 @@ class RedoLog:
         self.has_gap = False
         """Whether the log of the last process has a record that cannot be read, with others behind it. That happens
         after a power cut without `sync`, or in a damaged file. It is also True if `meta` has lost the stamp, so that
-        any record may be missing. The later records are not read either; a checkpoint is needed before the next
-        append."""
+        any record may be missing. The later records are not read either."""
         self.is_torn = False
         """Whether the record read last has this log's stamp but is not whole, with no other record behind it."""
-        self.has_two = False
-        """Whether both files have records that must be applied. Then a checkpoint must be made, and be on disk, before
-        the next append."""
         with ExitStack() as opened:
             self._files = tuple(_File(folder / name, opened) for name in LOG_FILES)
             if not all(file.room for file in self._files):
@@ -143,7 +139,7 @@ class RedoLog:
         self._stamp = b"" if has_two else stamp
         self._current = current
         self.size = end
-        self.has_gap, self.has_two = has_gap, has_two
+        self.has_gap = has_gap
         last = link.stamp if has_two and link is not None else stamp
         self.is_torn = logs[current].startswith(last, end + _HEADER.size - _STAMP_BYTES)
 
@@ -152,6 +148,12 @@ class RedoLog:
         """A warning for the operator about what was read, in one line."""
         return GAP if self.has_gap else TORN if self.is_torn else None
 
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether a checkpoint must be made, and be on disk, before the next append: the log that was read has a gap,
+        both files have records that must be applied, or `meta` has no stamp by which records would be found again."""
+        return self.has_gap or not self._stamp
+
     def restart(self, stamp: bytes) -> None:
         """Begin anew in the other file, as LMDB has all records and this stamp. The other file must no longer be
         needed: the previous checkpoint must be on disk."""
@@ -159,7 +161,6 @@ class RedoLog:
         self._stamp = stamp
         self._current = 1 - self._current
         self.size = 0
-        self.has_two = False
 
     def append(self, rows: Mapping[str, list[Row]]) -> bool:
         """Write a record.

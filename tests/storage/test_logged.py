@@ -653,6 +653,18 @@ def test_without_the_stamp_a_start_says_that_batches_may_be_gone(
     assert not folder.open().environment.log.has_gap
 
 
+@pytest.mark.parametrize("stamp", [None, b"short"])
+def test_what_follows_is_stored_where_the_stamp_is_lost_and_the_log_empty(
+    folder: Folder, stamp: bytes | None
+) -> None:
+    """As in a folder that was restored from a backup, which has no log."""
+    folder.open()
+    store = folder.damage("meta", STAMP, stamp)
+    assert store.environment.log.trouble is None
+    hold_all(store, [b"a", b"b"], 1_000)
+    assert pending_ids(folder.reopen_after_crash()) == [b"a", b"b"]
+
+
 def test_who_meets_a_page_that_cannot_be_read_has_nobody_else_refused(folder: Folder) -> None:
     """LMDB takes nothing more of a transaction in which it met one, and all read and write in the same."""
     store = folder.open()

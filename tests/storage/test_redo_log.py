@@ -169,10 +169,10 @@ def test_without_the_checkpoint_both_files_are_read(tmp_path: Path) -> None:
     log = RedoLog(tmp_path, sync=True)
     for _ in range(2):
         assert list(log.records(STAMP)) == [*RECORDS, *RECORDS]
-        assert log.has_two
+        assert log.needs_checkpoint
         assert not log.has_gap
     log.restart(new_stamp())
-    assert not log.has_two
+    assert not log.needs_checkpoint
     log.close()
     assert again(tmp_path, SECOND) == (RECORDS, False)
 

@@ -454,3 +454,19 @@ def test_topics_and_groups_are_what_they_were_and_only_those_of_the_batch_are_re
         ]
     assert {answer.code for answer in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
     assert state() == before
+
+
+def test_a_topic_that_was_made_again_begins_where_it_did(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """A new group would pass over its first message."""
+    client.send_message("orders", "of the deleted one")
+    ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
+    client.send_message("orders", "first")
+    with commits_fail(gateway):
+        for answer in (
+            create_topic(client, "orders", 9),
+            client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}),
+        ):
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert offset_of(client, "orders", 0, "new") == 1

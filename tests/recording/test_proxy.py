@@ -122,13 +122,17 @@ def test_what_is_no_frame_passes_and_is_not_recorded(tmp_path: Path) -> None:
                     while len(received) < len(hello) + 3:
                         received += client.recv(1024)
                     assert received == b"\x16\x03\x03" + hello
+                client.shutdown(socket.SHUT_WR)
+                assert client.recv(1024) == b"", "nothing is passed on twice"
             kinds = [record.kind for record in read_capture(file)]
             assert kinds == [Kind.OPENED, Kind.CLOSED]
     finally:
         server.close()
 
 
-def test_a_client_that_says_no_more_still_hears(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_client_that_says_no_more_still_hears(tmp_path: Path, is_early: bool) -> None:
+    """Whether or not the proxy has a connection to the server by then."""
     listener = socket.create_server(("127.0.0.1", 0))
     here = ("127.0.0.1", free_port())
     with (
@@ -136,11 +140,15 @@ def test_a_client_that_says_no_more_still_hears(tmp_path: Path) -> None:
         Recorder(tmp_path / "capture", [Route("late", here, listener.getsockname())]),
         socket.create_connection(here, LIMIT_S) as client,
     ):
+        received = b""
         client.sendall(b"\0\0\0\x04last")
-        client.shutdown(socket.SHUT_WR)
+        if is_early:
+            client.shutdown(socket.SHUT_WR)
         server, _ = listener.accept()
         with server:
-            received = b""
+            if not is_early:
+                received += server.recv(1024)
+                client.shutdown(socket.SHUT_WR)
             while data := server.recv(1024):
                 received += data
             assert received == b"\0\0\0\x04last"
@@ -160,3 +168,11 @@ def test_frames_are_cut_however_the_bytes_come(size: int) -> None:
     assert found == frames
     assert splitter.take_rest() == b""
     assert not splitter.is_broken
+
+
+def test_a_part_of_a_frame_that_looks_like_one_is_none() -> None:
+    inner = b"\0\0\0\x03abc"
+    outer = b"\0\0\0\x0b" + b"left" + inner
+    splitter = Splitter()
+    assert splitter.feed(outer[:8]) == []
+    assert splitter.feed(outer[8:]) == [outer]

@@ -232,6 +232,25 @@ def test_the_last_record_of_two_files_is_torn(tmp_path: Path) -> None:
     log.close()
 
 
+def test_the_last_record_behind_two_checkpoints_is_torn(tmp_path: Path) -> None:
+    """The other file says what its records followed, which is over."""
+    log = RedoLog(tmp_path, sync=False)
+    list(log.records(STAMP))
+    for stamp in (SECOND, b"stamp-3-"):
+        fill(log)
+        log.restart(stamp)
+    ends = fill(log)
+    log.close()
+    file = tmp_path / LOG_FILES[0]
+    content = bytearray(file.read_bytes())
+    content[ends[-1] - 1] ^= 1
+    file.write_bytes(content)
+    log = RedoLog(tmp_path, sync=True)
+    assert list(log.records(b"stamp-3-")) == RECORDS[:-1]
+    assert log.trouble == TORN
+    log.close()
+
+
 @pytest.mark.parametrize("written", range(1, 15))
 def test_the_first_record_after_a_checkpoint_is_not_written_to_its_end(
     tmp_path: Path, written: int
@@ -299,6 +318,19 @@ def test_a_record_that_could_not_be_synced_is_not_done_again(
     assert again(tmp_path) == ([RECORDS[0]], False)
     assert synced.append(RECORDS[2])
     assert again(tmp_path) == ([RECORDS[0], RECORDS[2]], False)
+
+
+def test_a_record_that_is_written_in_part_is_refused(
+    synced: RedoLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk whose file system writes nothing over what is there."""
+    assert synced.append(RECORDS[0])
+    write = os.pwrite
+    with monkeypatch.context() as full:
+        full.setattr("os.pwrite", lambda file, content, at: write(file, content[:-1], at))
+        with pytest.raises(OSError, match="No space left"):
+            synced.append(RECORDS[1])
+    assert again(tmp_path) == ([RECORDS[0]], False)
 
 
 def test_a_folder_without_a_log_has_no_records(tmp_path: Path) -> None:

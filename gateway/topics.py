@@ -135,13 +135,10 @@ class Topics:
         self._unstored.restore(self._reload)
 
     def _reload(self, name: str) -> None:
-        system = [one for one in self._system_topics() if one.topic_name == name]
-        if system:
-            self._topics[name] = Topic(*system)
         settings_json = self._store.topic(name.encode())
         if settings_json is not None:
             self._take(name.encode(), settings_json)
-        elif not system:
+        else:
             self._topics.pop(name, None)
         self._begins.pop(name, None)
         read_notes(

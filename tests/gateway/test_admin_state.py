@@ -64,6 +64,14 @@ class TestFigures:
             if sent > 10:
                 assert float(figures(client)["putTps"].split()[0]) == pytest.approx(2, abs=0.2)
 
+    def test_what_came_before_the_last_ten_seconds_is_left_out(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        for _ in range(6):
+            client.send_message()
+        gateway.advance(25_000)
+        assert figures(client)["putTps"].split() == ["0.00", "0.24", "0.24"]
+
     def test_totals_of_days(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         client.send_message()
         gateway.jump(86_400_000)

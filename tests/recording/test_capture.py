@@ -93,6 +93,17 @@ def test_a_gateway_is_recorded(tmp_path: Path) -> None:
     assert not list(folder.glob("*.open"))
 
 
+def test_clients_are_told_the_host_that_they_are_to_come_to(tmp_path: Path) -> None:
+    with (
+        GatewayProcess(tmp_path / "data") as gateway,
+        capturing(gateway.address, tmp_path / "capture", "--advertise", "192.0.2.7") as capture,
+        RemotingClient("127.0.0.1", capture.port) as client,
+    ):
+        answer = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+        assert f"192.0.2.7:{capture.port}".encode() in answer.body
+        assert gateway.address.encode() not in answer.body
+
+
 def test_what_a_killed_recorder_wrote_is_there(tmp_path: Path) -> None:
     folder = tmp_path / "capture"
     with GatewayProcess(tmp_path / "data") as gateway:

@@ -383,9 +383,10 @@ def replay(
         for code, number in sorted(plan.by_code.items()):
             click.echo(f"  {number:,} of code {code}")
         return
-    rules = Rules(job.run_name(out), speed or 1.0, delays, topics, groups)
-    broker = job.find_target(target)
     with ExitStack() as stack:
+        stack.enter_context(job.unfinished(out))
+        rules = Rules(job.run_name(out), speed or 1.0, delays, topics, groups)
+        broker = job.find_target(target)
         if watch:
             watched = job.topics_of(events, topics, from_log=from_log)
             stack.enter_context(Watcher(broker, watched, out))

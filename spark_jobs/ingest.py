@@ -15,14 +15,12 @@ The next run continues a killed one: parts with a receipt are not read again.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import re
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -35,6 +33,7 @@ from spark_jobs import messages
 from spark_jobs.capture import check_head
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ASIDE_DDL, DDL
+from spark_jobs.locks import alone_in
 from spark_jobs.packet_ranges import in_recordings, read_in_ranges, times_of
 from spark_jobs.pcap import layout_of, layout_told
 from spark_jobs.seams import stitch
@@ -82,8 +81,6 @@ _COMPRESSED: Final = frozenset({".gz", ".bz2", ".zst", ".lz4"})
 _HEAD: Final = 24
 """Bytes at the start of a file that identify a recording."""
 _FILES_AT_ONCE: Final = 64
-_LOCK: Final = ".lock"
-"""A file in the folder of tables; the run that writes to the folder holds a lock on it."""
 _NUMBER: Final = re.compile(r"\d+")
 
 
@@ -196,8 +193,7 @@ def ingest(
     :raises JobError: as `find_sources`, for a changed file, and while another run writes to the folder.
     """
     sources = find_sources(paths)
-    folder.mkdir(parents=True, exist_ok=True)
-    with _alone_in(folder):
+    with alone_in(folder, f"another 'tidegate ingest' reads into {folder}: wait until it is done"):
         known = known_sources(folder)
         paths_known = {source.path for source in known}
         fresh = [source for source in sources if source not in known]
@@ -211,19 +207,6 @@ def ingest(
                 for name, number in _ingest_batch(spark, kind, some, folder, ports, levels).items():
                     total[name] = total.get(name, 0) + number
     return Ingested(len(fresh), len(sources) - len(fresh), total)
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other runs out of a folder: they would take this run's unfinished batch for that of a killed run."""
-    with (folder / _LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise JobError(
-                f"another 'tidegate ingest' reads into {folder}: wait until it is done"
-            ) from error
-        yield
 
 
 def _in_groups(sources: list[Source]) -> Iterator[list[Source]]:

@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -24,6 +24,7 @@ from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs import messages
 from spark_jobs.errors import JobError
 from spark_jobs.features import feature
+from spark_jobs.locks import alone_in
 from spark_jobs.logged_sends import NOT_SENT
 from spark_jobs.replaying import (
     DDL,
@@ -161,13 +162,11 @@ def replay(
     together when all are ready, or `lead_s` after the first one is. A folder with an interrupted run
     is continued: requests that were sent are not sent again.
 
-    :raises JobError: if there is nothing to send, or the folder has a finished run.
+    :raises JobError: when there is nothing to send.
     """
     from pyspark.sql import functions as f
 
     results = folder / "results"
-    if results.exists() and (results / "_SUCCESS").exists():
-        raise JobError(f"{folder} has a finished replay: use another folder")
     first_ns, connections = chosen.agg(f.min("asked_ns"), f.countDistinct("connection")).collect()[
         0
     ]
@@ -197,6 +196,18 @@ def replay(
     )
     ordered.mapInArrow(play, DDL).write.mode("overwrite").parquet(str(results))
     return outcome(spark.read.schema(DDL).parquet(str(results)))
+
+
+@contextmanager
+def unfinished(folder: Path) -> Iterator[None]:
+    """A folder for a replay, and for no other one meanwhile: that would send everything once more.
+
+    :raises JobError: when it has a finished replay, or another run replays into it.
+    """
+    with alone_in(folder, f"another 'tidegate replay' writes into {folder}: use another folder"):
+        if (folder / "results" / "_SUCCESS").exists():
+            raise JobError(f"{folder} has a finished replay: use another folder")
+        yield
 
 
 def run_name(folder: Path) -> str:

@@ -24,7 +24,7 @@ from spark_jobs.command import main
 from spark_jobs.comparing import compare
 from spark_jobs.firing import Verdict, recorded_twice
 from spark_jobs.ingest import read_table
-from spark_jobs.replay import Gate, choose, find_target, read_results, replay, run_name
+from spark_jobs.replay import Gate, choose, find_target, read_results, replay, run_name, unfinished
 from spark_jobs.replaying import DDL, RESULTS, Target
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from spark_jobs.session import interrupted_later
@@ -153,6 +153,22 @@ def test_what_an_interrupted_run_had_sent_is_not_judged(
     watched.write.parquet(str(tmp_path / "gone-on-with" / WATCHED))
     assert status_of("verify", gone_on) == 0
     assert "1 requests were sent before the replay was interrupted" in capsys.readouterr().out
+
+
+def test_two_replays_do_not_write_into_one_folder(
+    spark: SparkSession, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither at a time, nor one behind another: what it watched would count for the first."""
+    out = tmp_path / "out"
+    again = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(out), "--watch", "1")
+    with unfinished(out):
+        assert status_of(*again) == 1
+        assert "another 'tidegate replay' writes into" in capsys.readouterr().err
+    (out / "results").mkdir()
+    (out / "results" / "_SUCCESS").touch()
+    assert status_of(*again) == 1
+    assert "has a finished replay: use another folder" in capsys.readouterr().err
+    assert not (out / WATCHED).exists()
 
 
 @pytest.mark.live

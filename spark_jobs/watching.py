@@ -25,6 +25,7 @@ from gateway.wire.commands import Command, CommandError, decode_command, encode_
 from gateway.wire.dialect import DialectError, to_json
 from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs import messages
+from spark_jobs.errors import JobError
 from spark_jobs.replaying import Target
 
 WATCHED: Final = "watched"
@@ -40,10 +41,15 @@ _ANSWER_LIMIT_S: Final = 10.0
 _AGAIN_S: Final = 0.2
 """The pause before a missing topic or server is tried again."""
 _ROWS_AT_ONCE: Final = 10_000
+_UNFINISHED: Final = ".unfinished"
+"""Within the folder, a file that is being written; Spark reads none whose name begins so."""
 
 
 class Watcher:
-    """Pulls in a thread of its own. `with` starts it, and at its end writes all rows."""
+    """Pulls in a thread of its own; `with` starts it, and ends it with everything written.
+
+    While the disk is full, rows wait; the end raises JobError when they cannot be written.
+    """
 
     def __init__(self, target: Target, topics: Iterable[str], folder: Path) -> None:
         self._target = target
@@ -53,6 +59,8 @@ class Watcher:
         self._drained: dict[tuple[str, int], dict[str, Any]] = {}
         """By queue: its last `drained` event. The first one is in the rows, and those between add nothing."""
         self._files = 0
+        self._failure: OSError | None = None
+        """Why the last rows could not be written."""
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -72,10 +80,14 @@ class Watcher:
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+        if self._failure is not None and error is None:
+            raise JobError(f"cannot write what was watched: {self._failure}") from self._failure
 
     def _run(self) -> None:
         try:
             self._loop.run_until_complete(self._watch())
+        except OSError as error:
+            self._failure = error
         finally:
             self._loop.close()
 
@@ -179,7 +191,10 @@ class Watcher:
 
     def _write(self) -> None:
         table = pa.Table.from_batches([messages.message_batch(self._rows)])
-        pq.write_table(table, self._folder / f"part-{time.time_ns()}-{self._files:05}.parquet")
+        file = self._folder / f"part-{time.time_ns()}-{self._files:05}.parquet"
+        unfinished = self._folder / _UNFINISHED
+        pq.write_table(table, unfinished)
+        unfinished.rename(file)
         self._files += 1
         self._rows = []
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -446,6 +446,42 @@ def test_a_watcher_says_from_when_to_when_it_saw_a_queue(
     assert first["asked_ns"] <= pulled_ns[0] <= first["time_ns"] <= pulled_ns[1]
     assert (last["event"], last["queue_offset"]) == ("drained", 9)
     assert last["time_ns"] > pulled_ns[2]
+
+
+@pytest.mark.parametrize("is_full_to_the_end", [False, True])
+def test_what_was_watched_is_whole_though_the_disk_was_full(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full_to_the_end: bool
+) -> None:
+    write = pq.write_table
+    attempts = threading.Semaphore(0)
+    is_full = True
+
+    def write_half(table: pa.Table, file: Path) -> None:
+        attempts.release()
+        if is_full:
+            file.write_bytes(b"PAR1")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(table, file)
+
+    def answer(command: Command) -> bytes:
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return encode_response(command.opaque, 0, body=b'{"queueDatas":[{"readQueueNums":1}]}')
+        return encode_response(command.opaque, ResponseCode.PULL_NOT_FOUND)
+
+    monkeypatch.setattr("spark_jobs.watching._ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("spark_jobs.watching.pq.write_table", write_half)
+    monkeypatch.setattr(server, "answer", answer)
+    told = "cannot write what was watched: .*No space left on device"
+    with (
+        pytest.raises(JobError, match=told) if is_full_to_the_end else nullcontext(),
+        Watcher(Target(server.address, server.address), ["orders"], tmp_path),
+    ):
+        assert attempts.acquire(timeout=LIMIT_S)
+        is_full = is_full_to_the_end
+    files = list((tmp_path / WATCHED).glob("*.parquet"))
+    rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+    assert bool(rows) is not is_full_to_the_end
+    assert {row["event"] for row in rows} <= {"drained"}
 
 
 def test_a_target_that_refuses_is_told_and_teaches_nothing(

@@ -7,6 +7,7 @@ answers differ, or messages did not fire as they should.
 from __future__ import annotations
 
 import datetime
+import functools
 import shlex
 import sys
 import time
@@ -21,6 +22,7 @@ import rich_click as click
 from gateway.wire.addresses import parse_address
 from spark_jobs import json_files
 from spark_jobs.errors import JobError
+from spark_jobs.tasks import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +51,14 @@ def cli() -> None:
     """Describe recorded traffic, and check whether another server answers it in the same way."""
 
 
-def _spark_options(command: Callable[..., None]) -> Callable[..., None]:
+def _spark_options(run: Callable[..., None]) -> Callable[..., None]:
+    """Flags of a command that uses Spark. What that fails of is told in one line."""
+
+    @functools.wraps(run)
+    def command(**options: Any) -> None:
+        with explained():
+            run(**options)
+
     for option in (
         click.option("--master", default="local[*]", help="Spark master. Default: local[*]."),
         click.option(
@@ -62,7 +71,7 @@ def _spark_options(command: Callable[..., None]) -> Callable[..., None]:
             "--json", "json_file", type=_FILE, help="Also write the results to this file, as JSON."
         ),
     ):
-        command = option(command)
+        option(command)
     return command
 
 

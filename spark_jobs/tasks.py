@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _OWN_ERROR: Final = re.compile(r"JobError: (.+)")
+_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:\s.*\n)+(\S.*)")
+"""The last line of a traceback, which is what was raised."""
 _Given = TypeVar("_Given")
 _Got = TypeVar("_Got")
 
@@ -35,21 +37,31 @@ def in_tasks(
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn failures of Spark within the block into a `JobError`."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
+    """What Spark fails of in it becomes a `JobError`."""
+    from pyspark.errors import PySparkException  # first: without the extra there is no py4j either
+
+    from py4j.protocol import Py4JJavaError  # isort: skip
 
     try:
         yield
     except PySparkException as error:
         raise JobError(_cause(str(error))) from error
     except Py4JJavaError as error:
-        raise JobError(_cause(str(error.java_exception.getMessage()))) from error
+        java = error.java_exception
+        text = str(java.getMessage())
+        while (cause := java.getCause()) is not None:
+            java = cause
+        raise JobError(_cause(text, str(java.toString()))) from error
 
 
-def _cause(text: str) -> str:
-    own = _OWN_ERROR.findall(text)
-    if own:
+def _cause(text: str, root: str = "") -> str:
+    """What went wrong, in one line.
+
+    :param root: the first of the errors of Java that led to the one with this text, if any.
+    """
+    if own := _OWN_ERROR.findall(text):
         return str(own[-1])
-    said = [line for line in text.splitlines() if line.strip()]
+    if raised := _RAISED.findall(text):
+        return f"a task failed: {raised[-1]}"
+    said = [line for line in (root or text).splitlines() if line.strip()]
     return f"a task failed: {said[0] if said else 'Spark does not say why'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -22,12 +23,14 @@ from recording.format import Kind
 from spark_jobs import messages
 from spark_jobs.command import main
 from spark_jobs.comparing import compare
+from spark_jobs.errors import JobError
 from spark_jobs.firing import Verdict, recorded_twice
 from spark_jobs.ingest import read_table
 from spark_jobs.replay import Gate, choose, find_target, read_results, replay, run_name, unfinished
 from spark_jobs.replaying import DDL, RESULTS, Target
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from spark_jobs.session import interrupted_later
+from spark_jobs.tasks import in_tasks
 from spark_jobs.watching import WATCHED
 from tests.live.process import GatewayProcess
 from tests.spark.conftest import RECORDED
@@ -312,3 +315,23 @@ def test_what_takes_something_from_others_is_not_sent() -> None:
     found = {code for code in RequestCode if taking.search(code.name)}
     from_servers = {RequestCode.RESET_CONSUMER_CLIENT_OFFSET}
     assert found - from_servers <= DESTRUCTIVE
+
+
+def test_what_a_task_fails_of_is_one_line(
+    spark: SparkSession, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as a full disk: of Python, and of Java."""
+
+    def fill(number: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(JobError) as failure:
+        in_tasks(spark, fill, [1])
+    assert str(failure.value) == "a task failed: OSError: [Errno 28] No space left on device"
+    shutil.copytree(tables, tmp_path / "tables")
+    for file in (tmp_path / "tables").glob("batch=*/messages/*.parquet"):
+        file.write_bytes(b"PAR1" * 20)
+    assert status_of("verify", str(tmp_path / "tables")) == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tidegate:")]
+    assert len(said) == 1
+    assert "a task failed: " in said[0]

@@ -212,7 +212,11 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
     spark = _session(options)
     if (folder / "results").exists():
         events = job.read_events(spark, folder, parse_levels(levels))
-        _, sent_before = job.read_answers(spark, folder)
+        results, sent_before = job.read_answers(spark, folder)
+        if never_left := results.where("sent_ns is null").count():
+            click.echo(
+                f"{never_left:,} requests never left, as the target was not there: messages among them are left out"
+            )
         if sent_before:
             click.echo(
                 f"{sent_before:,} requests were sent before the replay was interrupted: messages among them are "

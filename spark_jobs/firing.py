@@ -89,7 +89,9 @@ class Verdict(msgspec.Struct, kw_only=True):
     """A later message with one of their keys replaced them before they were due."""
     fired_though_replaced: int = 0
     changed_in_bulk: int = 0
-    """A bulk change while they were pending may have included them: it does not list its messages."""
+    """A change of many while they waited may have been about them: what it did to each is not told."""
+    refused: int = 0
+    """Sent, and not accepted by any answer; they do not have to fire, and are not among `messages`."""
     recorded_twice: int = 0
     """Sends, also without a delay, that are in two recordings: whether their messages were doubled is not known."""
     groups: list[Errors]
@@ -122,6 +124,21 @@ def recorded_twice(messages: DataFrame) -> int:
         f.min(place).alias("first"), f.max(place).alias("last")
     )
     return sends.where("message_id is not null and first <> last").count()
+
+
+def _refused(messages: DataFrame) -> int:
+    """How many delayed messages were sent, each time in vain: their answers are errors."""
+    from pyspark.sql import functions as f
+
+    is_refused = f.coalesce(~f.col("answer_code").isin(*STORED_CODES), f.lit(False))
+    alone = f.when(f.col("message_id").isNull(), f.monotonically_increasing_id())
+    sends = messages.where(
+        (f.col("event") == "sent")
+        & f.col("due_ms").isNotNull()
+        & ~f.col("topic").startswith("%RETRY%")
+    )
+    by_message = sends.groupBy("topic", "message_id", alone.alias("alone"))
+    return by_message.agg(f.bool_and(is_refused).alias("is_refused")).where("is_refused").count()
 
 
 def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
@@ -636,6 +653,7 @@ def verify(messages: DataFrame, *, grace_ms: int = 5_000, samples: int = 20) -> 
         replaced=by_outcome["replaced"],
         fired_though_replaced=by_outcome["fired though replaced"],
         changed_in_bulk=by_outcome["changed in bulk"],
+        refused=_refused(messages),
         recorded_twice=recorded_twice(messages),
         groups=groups,
         samples=shown,

@@ -120,6 +120,8 @@ def _firing(found: Verdict) -> Section:
         f"{found.not_watched:,} had nobody to see them, {found.unanswered:,} did not come and had an answer missing, "
         f"{found.without_id:,} had no id"
     )
+    if found.refused:
+        said += f"; {found.refused:,} more were refused when they were sent"
     if found.recorded_twice:
         said += (
             f"; {found.recorded_twice:,} sends are in two recordings of the same traffic, so it cannot be told which "
@@ -128,6 +130,8 @@ def _firing(found: Verdict) -> Section:
     for one in found.groups:
         if one.by == "all" and one.p99 is not None and one.max is not None:
             said += f"; consumers had them {one.p99:,.0f} ms late at P99, {one.max:,.0f} ms at most"
+        if one.by == "all" and one.stored_p99 is not None and one.stored_max is not None:
+            said += f"; the broker stored them {one.stored_p99:,.0f} ms late at P99, {one.stored_max:,.0f} ms at most"
     columns = (
         *("by", "name", "messages", "fired", "lost", "doubled", "early"),
         *("P50", "P90", "P99", "P999", "max", "stored P50", "stored P99", "stored max"),

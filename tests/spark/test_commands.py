@@ -137,13 +137,15 @@ def test_findings_are_written_into_a_new_folder(spark: SparkSession, tmp_path: P
     assert json.loads(found.read_text()) == {"files": 0, "known": 0, "counts": {}}
 
 
-def test_what_an_interrupted_run_had_sent_is_not_judged(
+def test_what_was_sent_before_or_never_left_is_not_judged(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answered = {"file": "a", "code": 34, "feature": "clients", "answer_code": 0}
-    row = answered | {"outcome": "answered", "asked_ns": 1}
-    lost = row | {"outcome": "sent before", "answer_code": None}
-    for name, rows in (("whole", [row, row, row]), ("gone-on-with", [lost, row, row])):
+    row = answered | {"outcome": "answered", "asked_ns": 1, "sent_ns": 2}
+    lost = row | {"outcome": "sent before", "answer_code": None, "sent_ns": None}
+    away = lost | {"outcome": "not connected"}
+    runs = {"whole": [row, row, row], "gone-on-with": [lost, row, row], "away": [away, away, row]}
+    for name, rows in runs.items():
         placed = [one | {"position": at} for at, one in enumerate(rows)]
         table = pa.Table.from_pylist(placed, schema=RESULTS)
         spark.createDataFrame(table, DDL).write.parquet(str(tmp_path / name / "results"))
@@ -153,9 +155,14 @@ def test_what_an_interrupted_run_had_sent_is_not_judged(
     assert "1 requests were sent before a replay was interrupted" in said
     assert "2 answers compared: the same" in said
     watched = spark.createDataFrame([], messages.DDL)
-    watched.write.parquet(str(tmp_path / "gone-on-with" / WATCHED))
+    for name in ("gone-on-with", "away"):
+        watched.write.parquet(str(tmp_path / name / WATCHED))
     assert status_of("verify", gone_on) == 0
-    assert "1 requests were sent before the replay was interrupted" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "1 requests were sent before the replay was interrupted" in said
+    assert "never left" not in said
+    assert status_of("verify", str(tmp_path / "away")) == 0
+    assert "2 requests never left, as the target was not there" in capsys.readouterr().out
 
 
 def test_two_replays_do_not_write_into_one_folder(

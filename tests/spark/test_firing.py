@@ -363,6 +363,15 @@ def test_a_refused_send_is_no_message(spark: SparkSession) -> None:
     assert outcomes(table(spark, sent("a", 1000, answer_code=13)), grace_ms=0).count() == 0
 
 
+def test_what_was_refused_each_time_is_counted(spark: SparkSession) -> None:
+    """Else all is well where a target takes nothing."""
+    busy = [sent(name, 100, answer_code=2) for name in ("A", "B", "C", "A")]
+    again = [sent("B", 100), sent("C", 100, answer_code=None)]
+    now = {**sent("now", 0, answer_code=2), "due_ms": None}
+    found = verify(table(spark, *busy, *again, now))
+    assert (found.messages, found.refused) == (2, 1)
+
+
 def test_messages_without_an_id_are_counted_one_by_one(spark: SparkSession) -> None:
     rows = [sent("", 1000, message_id=None) for _ in range(5)]
     verdict = verify(table(spark, *rows, sent("a", 1000), drained(9000)))

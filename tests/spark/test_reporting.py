@@ -163,9 +163,18 @@ def test_both_forms_say_what_was_found() -> None:
     assert "fine \\| &lt;b&gt;really&lt;/b&gt;" in markdown("r", AT, found)
 
 
+def test_what_was_refused_is_told() -> None:
+    [section] = sections([("verify", msgspec.structs.replace(FIRING[1], refused=2))])
+    assert "; 2 more were refused when they were sent" in section.verdict
+
+
 def test_how_late_messages_were_is_in_the_line_that_verify_prints() -> None:
     [section] = sections([FIRING])
     assert section.verdict.endswith("; consumers had them 1,234 ms late at P99, 2,003 ms at most")
+    [group, *_] = FIRING[1].groups
+    stored = msgspec.structs.replace(group, by="all", stored_p99=3.0, stored_max=9)
+    [section] = sections([("verify", msgspec.structs.replace(FIRING[1], groups=[stored]))])
+    assert section.verdict.endswith("; the broker stored them 3 ms late at P99, 9 ms at most")
     nobody = msgspec.structs.replace(FIRING[1], groups=[])
     assert "late" not in sections([("verify", nobody)])[0].verdict
 

@@ -63,5 +63,5 @@ def _cause(text: str, root: str = "") -> str:
         return str(own[-1])
     if raised := _RAISED.findall(text):
         return f"a task failed: {raised[-1]}"
-    said = [line for line in (root or text).splitlines() if line.strip()]
-    return f"a task failed: {said[0] if said else 'Spark does not say why'}"
+    said = [line for part in (text, root) for line in part.splitlines()[:1] if line]
+    return f"a task failed: {': '.join(dict.fromkeys(said)) or 'Spark does not say why'}"

@@ -252,10 +252,11 @@ def _ingest_batch(
         found = _read_parts(spark, kind, sources, unfinished, frozenset(ports), delays)
         stitched = stitch(unfinished, found, delays)
         counts = _counts(unfinished, [(one.file, one.counts) for one in found] + stitched)
-        shutil.rmtree(unfinished / "seams", ignore_errors=True)
     entry = {"files": [list(source) for source in sources], "counts": counts}
     (unfinished / "sources.json").write_text(json.dumps(entry, indent=1))
     unfinished.rename(folder / name)
+    # Until here a run that goes on with this one needs them.
+    shutil.rmtree(folder / name / "seams", ignore_errors=True)
     return counts
 
 

@@ -68,6 +68,27 @@ def test_files_are_read_once_and_what_a_kill_left_is_not_read(
         ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS)
 
 
+def test_a_run_that_ends_before_its_last_step_is_gone_on_with(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = (1, 1, OPENED, b"a:1")
+    for number, kind, frame in zip((1, 2), (FROM_CLIENT, FROM_SERVER), exchange(1), strict=True):
+        file = tmp_path / f"run-{number:05}.capture"
+        file.write_bytes(capture_bytes([opened, (number, 1, kind, frame)]))
+    tables = tmp_path / "tables"
+
+    def interrupt(path: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ingest(spark, [tmp_path], tables, levels=DEFAULT_LEVELS)
+    assert ingest(spark, [tmp_path], tables, levels=DEFAULT_LEVELS).counts["paired"] == 1
+    assert read_table(spark, tables, "pair").count() == 1
+    assert not list(tables.glob("*/seams"))
+
+
 @pytest.mark.parametrize("ending", ["gz", "zst"])
 def test_a_compressed_recording_is_not_passed_over(tmp_path: Path, ending: str) -> None:
     def write(name: str, data: bytes) -> Path:

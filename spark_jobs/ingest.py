@@ -267,6 +267,8 @@ def _keep_if_same(unfinished: Path, plan: bytes) -> None:
         shutil.rmtree(unfinished)
     unfinished.mkdir(exist_ok=True)
     file.write_bytes(plan)
+    for hidden in unfinished.rglob(".part-*"):
+        hidden.unlink()  # what the killed run had not written whole takes up the disk for nothing
 
 
 def _read_logs(

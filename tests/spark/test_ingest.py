@@ -173,10 +173,12 @@ def test_a_killed_run_is_gone_on_with(
     assert batches(folder) == []
     [written] = folder.rglob("rows/kind=pair/part-000000.parquet")
     before = written.stat().st_mtime_ns
+    (written.parent / ".part-000001-77").write_bytes(b"half of it")
     assert ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS).files == 2
     [batch] = batches(folder)
     kept = batch / "rows" / "kind=pair" / "part-000000.parquet"
     assert kept.stat().st_mtime_ns == before, "what was whole is not read again"
+    assert not list(batch.rglob(".part-*")), "what was not takes up the disk"
     assert totals(folder)["frames"] == 187 + 63
 
 

@@ -52,7 +52,7 @@ def cli() -> None:
 
 
 def _spark_options(run: Callable[..., None]) -> Callable[..., None]:
-    """Flags of a command that uses Spark. What that fails of is told in one line."""
+    """Add the flags of a command that uses Spark, and turn failures of Spark into one line."""
 
     @functools.wraps(run)
     def command(**options: Any) -> None:

@@ -89,9 +89,9 @@ class Verdict(msgspec.Struct, kw_only=True):
     """A later message with one of their keys replaced them before they were due."""
     fired_though_replaced: int = 0
     changed_in_bulk: int = 0
-    """A change of many while they waited may have been about them: what it did to each is not told."""
+    """A bulk change while they were pending may have included them: it does not list its messages."""
     refused: int = 0
-    """Sent, and not accepted by any answer; they do not have to fire, and are not among `messages`."""
+    """Sent, but accepted by no answer. They need not fire, and are not counted in `messages`."""
     recorded_twice: int = 0
     """Sends, also without a delay, that are in two recordings: whether their messages were doubled is not known."""
     groups: list[Errors]
@@ -127,7 +127,7 @@ def recorded_twice(messages: DataFrame) -> int:
 
 
 def _refused(messages: DataFrame) -> int:
-    """How many delayed messages were sent, each time in vain: their answers are errors."""
+    """Return how many delayed messages were refused each time they were sent."""
     from pyspark.sql import functions as f
 
     is_refused = f.coalesce(~f.col("answer_code").isin(*STORED_CODES), f.lit(False))

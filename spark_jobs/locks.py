@@ -1,4 +1,4 @@
-"""Keeps two runs out of one folder."""
+"""Keeps a second run out of a folder."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LOCK: Final = ".lock"
 
 @contextmanager
 def alone_in(folder: Path, refusal: str) -> Iterator[None]:
-    """Keep other runs from a folder: they would take this one's unfinished work for what a killed one left.
+    """Keep other runs out of a folder: they would take this run's unfinished work for that of a killed run.
 
-    :raises JobError: with the text of the refusal, while another run is in it.
+    :raises JobError: with the text of `refusal`, while another run writes to the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("a") as lock:

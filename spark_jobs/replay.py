@@ -200,9 +200,9 @@ def replay(
 
 @contextmanager
 def unfinished(folder: Path) -> Iterator[None]:
-    """A folder for a replay, and for no other one meanwhile: that would send everything once more.
+    """Reserve a folder for one replay: a second one at the same time would send everything again.
 
-    :raises JobError: when it has a finished replay, or another run replays into it.
+    :raises JobError: when the folder has a finished replay, or another run replays into it.
     """
     with alone_in(folder, f"another 'tidegate replay' writes into {folder}: use another folder"):
         if (folder / "results" / "_SUCCESS").exists():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _OWN_ERROR: Final = re.compile(r"JobError: (.+)")
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:\s.*\n)+(\S.*)")
-"""The last line of a traceback, which is what was raised."""
+"""Finds the last line of a traceback, which names the error."""
 _Given = TypeVar("_Given")
 _Got = TypeVar("_Got")
 
@@ -37,7 +37,7 @@ def in_tasks(
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """What Spark fails of in it becomes a `JobError`."""
+    """Turn failures of Spark within the block into a `JobError`."""
     from pyspark.errors import PySparkException  # first: without the extra there is no py4j either
 
     from py4j.protocol import Py4JJavaError  # isort: skip
@@ -55,9 +55,9 @@ def explained() -> Iterator[None]:
 
 
 def _cause(text: str, root: str = "") -> str:
-    """What went wrong, in one line.
+    """Return the cause of a failure in one line.
 
-    :param root: the first of the errors of Java that led to the one with this text, if any.
+    :param root: the text of the Java error at the root of the failure, if any.
     """
     if own := _OWN_ERROR.findall(text):
         return str(own[-1])

@@ -46,9 +46,9 @@ _UNFINISHED: Final = ".unfinished"
 
 
 class Watcher:
-    """Pulls in a thread of its own; `with` starts it, and ends it with everything written.
+    """Pulls in a thread of its own. `with` starts it, and at its end writes all rows.
 
-    While the disk is full, rows wait; the end raises JobError when they cannot be written.
+    While the disk is full, rows wait. The end of `with` raises JobError if they cannot be written.
     """
 
     def __init__(self, target: Target, topics: Iterable[str], folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""THE TABLE of what is answered for several workers at once: request code -> how their answers become one.
+"""THE TABLE of requests that are answered for several workers at once: request code -> how their answers become one.
 
-Requests reach the workers as they came, for they may be signed. So a list is told page by page with a cursor that has
-a part for each of them (`gateway.wire.cursors`).
+Workers get the requests unchanged, for they may be signed. So a list is returned page by page, with a cursor that has a
+part for each worker (`gateway.wire.cursors`).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Part(NamedTuple):
     answer: Command
 
     def body(self, kind: type[_Body]) -> _Body:
-        """What the answer's body says."""
+        """Decode the answer's body."""
         return msgspec.json.decode(self.answer.body, type=kind)
 
 
 class Whole(NamedTuple):
-    """What the answers of all say together."""
+    """The one answer that the workers' answers make together."""
 
     body: bytes = b""
     ext: dict[str, str] | None = None
@@ -60,9 +60,10 @@ class Whole(NamedTuple):
 class Merge(NamedTuple):
     """How the answers to one request become one.
 
-    :param make: the answer, from the workers' that say success, of which there is one at least; in the workers' order.
-    :param needs_all: an answer that leaves a worker out, or passes over the refusal of one, would not be true.
-    :param absent: the codes by which a worker says only that what is asked about is not at it.
+    :param make: makes the answer from the workers' answers that say success. There is at least one of these, and they
+        are in the workers' order.
+    :param needs_all: whether an answer without one of the workers, or in spite of one's refusal, would be false.
+    :param absent: the codes by which a worker says only that it does not have what the request names.
     :param changes: whether a worker that says success has changed something.
     """
 
@@ -72,9 +73,9 @@ class Merge(NamedTuple):
     changes: bool = False
 
     def decide(self, answers: Mapping[str, Command | None], command: Command) -> Whole:
-        """The answer to a request.
+        """Return the answer to a request.
 
-        :param answers: the workers' by their names, and None of one that does not answer.
+        :param answers: the workers' answers by their names; None for a worker that does not answer.
         """
         given = {broker: answer for broker, answer in answers.items() if answer is not None}
         silent = [broker for broker in answers if broker not in given]
@@ -101,7 +102,7 @@ class Merge(NamedTuple):
 
 
 def unserved(lacking: Sequence[str], number: int) -> str:
-    """Why nothing was asked of any worker: some are known not to serve.
+    """Return the remark for a request that no worker got, as some are known not to serve.
 
     :param number: how many workers there are.
     """
@@ -112,10 +113,10 @@ def unserved(lacking: Sequence[str], number: int) -> str:
 
 
 def unanswered(silent: Sequence[str], number: int, done: Sequence[str] | None = None) -> str:
-    """Why there is no answer for all workers.
+    """Return the remark for a request that some workers have not answered.
 
-    :param number: how many were asked.
-    :param done: those that have made their part of a change; None where nothing was to be changed.
+    :param number: how many workers got the request.
+    :param done: the workers that have done their part of a change; None where nothing was to be changed.
     """
     lack = f"{len(silent)} of {number} workers do not answer ({', '.join(silent)})"
     if done is None:
@@ -127,7 +128,7 @@ def unanswered(silent: Sequence[str], number: int, done: Sequence[str] | None = 
 
 
 def refused_by(broker: str, reason: str, done: Sequence[str] | None) -> str:
-    """Why there is no answer for all workers though others have answered: one refuses.
+    """Return the remark for a request that one worker refuses, though others have carried it out.
 
     :param done: as for `unanswered`.
     """
@@ -139,7 +140,7 @@ def refused_by(broker: str, reason: str, done: Sequence[str] | None) -> str:
 
 
 def _routes(parts: Sequence[Part], _: Command) -> Whole:
-    """A topic's queues at every worker that has it."""
+    """Merge the queues of a topic at every worker that has it."""
     routes = [part.body(dict[str, Any]) for part in parts]
     merged = {
         "brokerDatas": [broker for route in routes for broker in route["brokerDatas"]],
@@ -161,19 +162,19 @@ def _clusters(parts: Sequence[Part], _: Command) -> Whole:
 
 
 def _topics(parts: Sequence[Part], _: Command) -> Whole:
-    """Names, each once; beside them whatever the first worker says."""
+    """Merge names, each once; the other fields are the first worker's."""
     bodies = [part.body(dict[str, Any]) for part in parts]
     names = dict.fromkeys(name for body in bodies for name in body["topicList"])
     return Whole(msgspec.json.encode(bodies[0] | {"topicList": list(names)}))
 
 
 def _first(parts: Sequence[Part], _: Command) -> Whole:
-    """They all say the same."""
+    """Return the first answer, as all workers answer the same."""
     return Whole(parts[0].answer.body, parts[0].answer.ext())
 
 
 def _counts(parts: Sequence[Part], _: Command) -> Whole:
-    """Fields that count what was done."""
+    """Add up fields that count what was done."""
     exts = [part.answer.ext() for part in parts]
     return Whole(ext={name: str(sum(int(ext[name]) for ext in exts)) for name in exts[0]})
 
@@ -189,12 +190,12 @@ def _table(parts: Sequence[Part], _: Command) -> Whole:
 
 
 def _settings(parts: Sequence[Part], _: Command) -> Whole:
-    """Settings by name; where workers differ, all values, in the workers' order."""
+    """Merge settings by name; where workers differ, list all values in the workers' order."""
     values: dict[str, dict[str, None]] = {}
     for part in parts:
         for name, value in parse_changes(part.answer.body).items():
             values.setdefault(name, {})[value] = None
-    if "workers" in values:  # each of them is one by itself
+    if "workers" in values:  # each worker runs with workers = 1
         values["workers"] = {str(len(parts)): None}
     body = encode_changes({name: ",".join(different) for name, different in values.items()})
     return Whole(body, parts[0].answer.ext())
@@ -216,7 +217,7 @@ def _held(parts: Sequence[Part], command: Command) -> Whole:
 
 
 def _outcomes(kind: type[_Results]) -> Callable[[Sequence[Part], Command], Whole]:
-    """What became of the messages; "unknown" only where no worker knows any."""
+    """Merge what became of the messages; it is "unknown" only where no worker has any of them."""
 
     def make(parts: Sequence[Part], _: Command) -> Whole:
         results = [result for part in parts for result in part.body(kind).results]
@@ -227,7 +228,7 @@ def _outcomes(kind: type[_Results]) -> Callable[[Sequence[Part], Command], Whole
 
 
 def _bulk_step(parts: Sequence[Part], _: Command) -> Whole:
-    """A step at each worker that has something left to do."""
+    """Merge the steps that the workers have made; the cursor has a part for each worker that has more to do."""
     steps = [(part.broker, part.body(BulkAnswer)) for part in parts]
     cursors = {broker: step.cursor for broker, step in steps if step.cursor is not None}
     messages = sum(step.messages for _, step in steps)
@@ -260,7 +261,8 @@ def _recurring(parts: Sequence[Part], command: Command) -> Whole:
 
 
 def recurring_change(changes: Sequence[RecurringChange]) -> RecurringChange:
-    """What was done where it is; where several workers have one of the name, the first of which it was not true yet."""
+    """Return what was done by the worker that has the recurring message. Where several have one of that name, return
+    the first change that was not "already" made."""
     return min(changes, key=lambda change: change.outcome.startswith("already "))
 
 
@@ -270,7 +272,7 @@ def _recurring_change(parts: Sequence[Part], _: Command) -> Whole:
 
 
 def _recurring_times(parts: Sequence[Part], command: Command) -> Whole:
-    """Of a rule what any worker says; of recurring messages, the next times anywhere."""
+    """Return any worker's times of a rule, or the next times at all workers of a recurring message."""
     answers = [part.body(RecurringTimes) for part in parts]
     asked = command.fields(NextRecurring)
     if not asked.name:
@@ -284,7 +286,7 @@ _NO_TOPIC: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST})
 _NO_VALUE: Final = frozenset({ResponseCode.QUERY_NOT_FOUND})
 _NO_RECURRING: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL})
 _OTHER_BROKER: Final = frozenset({ResponseCode.ILLEGAL_OPERATION})
-"""A recall handle is one broker's."""
+"""A recall handle belongs to one broker; the others refuse it."""
 
 MERGES: Final[dict[int, Merge]] = {
     # name server
@@ -321,7 +323,7 @@ MERGES: Final[dict[int, Merge]] = {
     Code.CHANGE_RECURRING: Merge(_recurring_change, absent=_NO_RECURRING, changes=True),
     Code.NEXT_RECURRING: Merge(_recurring_times, absent=_NO_RECURRING),
 }
-"""What is answered for all workers at once."""
+"""The requests that are answered for all workers at once."""
 
 ONE_WORKER: Final = Merge(_first, changes=True)
-"""Of what is put to one of them."""
+"""For a request that goes to only one worker."""

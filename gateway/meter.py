@@ -1,4 +1,4 @@
-"""What the committer counts for operators: a few additions a commit or checkpoint, none a message."""
+"""Counts of the committer for operators. They cost a few additions per commit or checkpoint, none per message."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 
 class Distribution:
-    """How often a value fell between which bounds, as a Prometheus histogram has it.
+    """How often a value fell between which bounds, as in a Prometheus histogram.
 
-    :param bounds: the upper bounds of the classes, in order; what is above the last is counted too.
+    :param bounds: the upper bounds of the classes, in order; values above the last bound are counted too.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -25,7 +25,7 @@ class Distribution:
         self.total += value * times
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """Each bound as text, the last as `+Inf`, with how many values are not above it."""
+        """Return each bound as text, the last as `+Inf`, with the number of values up to it."""
         rows = []
         count = 0
         for bound, more in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
@@ -43,9 +43,9 @@ class Meter:
         )
         self.write_seconds = Distribution(self.commit_seconds.bounds)
         self.checkpoint_seconds = Distribution(self.commit_seconds.bounds)
-        """Of the checkpoints that follow answers; one that a batch itself has to be is a commit."""
+        """Of checkpoints made once the answers are sent; where a batch itself has to be one, it counts as a commit."""
         self.checkpoint_sync_seconds = Distribution(self.commit_seconds.bounds)
-        """Of all checkpoints, until the disk holds them."""
+        """Of all checkpoints: the time until the disk holds them."""
         self.batch_answers = Distribution((0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))
         self.firing_error = Distribution(
             (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0)
@@ -55,14 +55,14 @@ class Meter:
         self.failed_checkpoints = 0
 
     def committed(self, answers: int, seconds: float, write_seconds: float) -> None:
-        """A batch is on disk; so many requests waited for it.
+        """Count a batch that is on disk, and the requests that waited for it.
 
-        :param write_seconds: of the time, what writing to the redo log and the disk's sync took.
+        :param write_seconds: the part of the time that writing to the redo log and the disk's sync took.
         """
         self.batch_answers.add(answers)
         self.commit_seconds.add(seconds)
         self.write_seconds.add(write_seconds)
 
     def fired(self, messages: int, late_ms: int) -> None:
-        """Messages of one step entered their queues, the earliest of them so late: none of them was later."""
+        """Count the messages of one step that entered their queues; the earliest was so late, and none was later."""
         self.firing_error.add(late_ms / 1000, messages)

@@ -1,4 +1,4 @@
-"""Prometheus metrics: everything is read when it is asked for, so that nothing is paid for between two scrapes.
+"""Prometheus metrics. Every figure is read when it is scraped, so nothing is paid for between two scrapes.
 
 Names and labels are those of RocketMQ 5.5.0 where it has the same figure (DefaultStoreMetricsManager,
 BrokerMetricsManager); the others begin with `tidegate_`.
@@ -31,16 +31,16 @@ SAMPLES_AT_ONCE = 250
 """Samples of a family that are written in one piece, some 1 ms of work."""
 
 SNAPSHOT_BOUNDS = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
-"""Seconds from now (TimerMetrics)."""
+"""Bounds of the snapshot, in seconds from now (TimerMetrics)."""
 
 _COMMON = ("cluster", "node_type", "node_id")
 
 
 class Metrics:
-    """A gateway's figures, and the text of them that Prometheus reads.
+    """A gateway's figures, as the text that Prometheus reads.
 
-    :param connections: how many connections are open.
-    :param recorded: what was recorded of the traffic.
+    :param connections: returns how many connections are open.
+    :param recorded: returns the counts of the traffic that was recorded.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Metrics:
         GCCollector(registry=self._registry)
 
     def pieces(self) -> Iterator[bytes]:
-        """All figures in Prometheus' text format 0.0.4, in pieces that each take little work: with 20,000 topics all of
-        it takes most of a second. Between two of them anything may happen."""
+        """Yield all figures in Prometheus' text format 0.0.4, in pieces that each take little work: with 20,000 topics
+        all of it takes most of a second. Anything may happen between two pieces."""
         for family in self._families():
             if family is None:
                 yield b""
@@ -66,8 +66,8 @@ class Metrics:
         yield generate_latest(self._registry)
 
     def _families(self) -> Iterator[Metric | None]:
-        """All figures, as they are when their turn comes. None where one of many is still being read: others may have
-        a turn there, as after each of them."""
+        """Yield all figures, each as it is when its turn comes. Yield None while a figure of many samples is still being
+        read: others may have a turn there, as after each figure."""
         yield from self._timers()
         yield from self._traffic()
         yield from self._quotas()
@@ -101,7 +101,7 @@ class Metrics:
             "rocketmq_timer_dequeue", "Messages fired", labels=(*_COMMON, "topic")
         )
         yield from self._by_topic(fired, broker.store.fired)
-        # A message is among the timers in the commit that acknowledges it: nothing lags behind.
+        # The commit that acknowledges a message also puts it among the timers: nothing lags behind.
         yield self._gauge("rocketmq_timer_enqueue_lag", "Messages accepted and not timed", 0)
         yield self._gauge("rocketmq_timer_enqueue_latency", "How long they have waited, in ms", 0)
         yield from self._snapshot()
@@ -136,8 +136,8 @@ class Metrics:
         )
 
     def _snapshot(self) -> Iterator[Metric]:
-        """How many messages are due until each of upstream's bounds (TimerMetrics.timerDist) and behind the one before;
-        left out while counting them would hold up the gateway."""
+        """Count the messages due between each of upstream's bounds (TimerMetrics.timerDist) and the bound before it.
+        Yield nothing where counting them would hold up the gateway."""
         broker = self._broker
         counts = count_soon(broker.store, broker.clock.now_ms(), SNAPSHOT_BOUNDS)
         if counts is None:
@@ -182,7 +182,7 @@ class Metrics:
         )
 
     def _quotas(self) -> Iterator[Metric | None]:
-        """The topics' own limits, and what was refused by any."""
+        """The topics' own limits, and how many sends were refused for any limit."""
         limits = GaugeMetricFamily(
             "tidegate_topic_limit",
             "Limits that topics have of their own",
@@ -268,11 +268,11 @@ class Metrics:
         yield from self._stored()
 
     def _stored(self) -> Iterator[Metric]:
-        """What upstream tells of its storage."""
+        """Figures that upstream has of its storage."""
         broker = self._broker
         disk = shutil.disk_usage(broker.store.environment.folder)
         yield self._gauge("rocketmq_storage_size", "What the disk holds, of anybody", disk.used)
-        # Whatever leads to a message is in the commit that stores it.
+        # The commit that stores a message also stores all that leads to it.
         yield self._gauge("rocketmq_storage_dispatch_behind_bytes", "Bytes without an index", 0)
         oldest = broker.store.oldest_record()
         if oldest is not None:
@@ -322,7 +322,7 @@ class Metrics:
 
 
 class _Single(Collector):
-    """A family by itself."""
+    """Collects a single family."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
@@ -332,10 +332,10 @@ class _Single(Collector):
 
 
 def _written(family: Metric) -> Iterator[bytes]:
-    """A family as text, in pieces."""
+    """Yield a family as text, in pieces."""
     part = copy.copy(family)
     for begin in range(0, max(1, len(family.samples)), SAMPLES_AT_ONCE):
         part.samples = family.samples[begin : begin + SAMPLES_AT_ONCE]
         text = generate_latest(_Single(part))
-        # What the family means and is stands above the first sample alone.
+        # Only the first piece keeps the two lines with the family's meaning and type.
         yield text.split(b"\n", 2)[2] if begin else text

@@ -14,26 +14,26 @@ from gateway.router import overloaded
 from storage import Growth, Queue
 
 WOKEN_AT_ONCE = 16
-"""Pulls that are looked at in one turn where more have been woken, some 1 ms of work, and 20 ms where each reads 500
-messages to judge them: thousands can wait for one queue, as those that broadcast do."""
+"""Woken pulls that are retried in one turn, some 1 ms of work, or 20 ms where each reads 500 messages to judge them.
+Thousands of pulls can wait for one queue, as those of a group that broadcasts do."""
 
 LET_GO_AT_ONCE = 2_000
-"""Pulls that are let go in one turn of the reactor, some 10 ms of work: those of thousands of clients that came
+"""Pulls that are let go in one turn of the reactor, some 10 ms of work. The pulls of thousands of clients that came
 together, as after a restart, end together as well."""
 
 SWEPT_AT_ONCE = 2_000
-"""Queues whose pulls are looked at in one turn, some 3 ms of work, and up to 10 ms where most pulls are theirs."""
+"""Queues whose pulls are checked in one turn, some 3 ms of work, or up to 10 ms where they hold most pulls."""
 
 
 _NO_TAG: Final = frozenset({None})
-"""Stands for the tags of those that take no message, and are let go all the same."""
+"""Stands for the tags of pulls that take no message; these pulls are let go all the same."""
 
 
 class Parked(Protocol):
     """A pull that waits.
 
-    `deadline` is in reactor seconds: then it is answered with nothing. With `tag_hashes` it takes
-    only messages whose tag has one of these hashes.
+    `deadline` is in reactor seconds: then the pull is answered without messages. With `tag_hashes` it takes only
+    messages whose tag has one of these hashes.
     """
 
     queue: Queue
@@ -41,27 +41,27 @@ class Parked(Protocol):
 
     @property
     def tag_hashes(self) -> AbstractSet[int] | None:
-        """Hashes of the tags that it takes; None for any."""
+        """Hashes of the tags that the pull takes; None for any tag."""
 
     @property
     def alive(self) -> bool:
         """False once the client is gone."""
 
     def retry(self, first: int) -> bool:
-        """Answer if there is something to answer with; True when it was answered.
+        """Answer if there is something to answer with; return whether the pull was answered.
 
-        :param first: nothing before this offset is new to it.
+        :param first: nothing before this offset is new to the pull.
         """
 
     def give_up(self) -> None:
-        """Answer that there is nothing, if the client is still there."""
+        """Answer without messages, if the client is still there."""
 
     def fail(self, error: Exception) -> None:
-        """Answer that `retry` has failed, while its error is handled."""
+        """Answer that `retry` failed. To be called while its error is handled."""
 
 
 class _Waiting:
-    """What waits for one queue: for any of its messages, or by the tags that are waited for."""
+    """The pulls that wait for one queue: those that take any message, and those that take certain tags, by tag."""
 
     def __init__(self) -> None:
         self._for_any: dict[Parked, None] = {}
@@ -90,7 +90,8 @@ class _Waiting:
                     self._by_tag.pop(tag, None)
 
     def take(self, tags: AbstractSet[int | None]) -> dict[Parked, None]:
-        """Take out those that take messages with one of these tags, each once, those of a tag in their order."""
+        """Take out the pulls that take messages with one of these tags, each once. Those of one tag keep their
+        order."""
         taken, self._for_any = self._for_any, {}
         if self._by_tag:
             tagged: dict[Parked, None] = {}
@@ -102,11 +103,11 @@ class _Waiting:
         return taken
 
     def take_all(self) -> dict[Parked, None]:
-        """Take out everything."""
+        """Take out all pulls."""
         return self.take(self._by_tag.keys())
 
     def all(self) -> dict[Parked, None]:
-        """Everything, each once."""
+        """Return all pulls, each once."""
         if not self._by_tag:
             return self._for_any
         return self._for_any | {pull: None for waiting in self._by_tag.values() for pull in waiting}
@@ -115,30 +116,30 @@ class _Waiting:
 class ParkingLot:
     """Parks pulls, wakes them when their queue grows, and lets them go at their deadline.
 
-    Whoever parks has just looked at the queue, and commits do not happen in between, so no message can slip in unseen.
-    Pulls that want none of the new messages' tags are not looked at: what waits here has seen its queue to its end, or
-    would have skipped the rest. At most `max_waiting_requests` are to wait.
+    A caller parks a pull right after reading its queue, with no commit in between, so no message is missed. New
+    messages wake only the pulls that want one of their tags: each pull here has read its queue to the end, or would
+    have skipped the rest. At most `max_waiting_requests` pulls are to wait.
     """
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
         self._queues: dict[Queue, _Waiting] = {}
-        # Those that are still to be looked at, and from which offset on there is something new to each.
+        # Woken pulls that are still to be retried, each with the offset of the first message that is new to it.
         self._woken: deque[tuple[Parked, int]] = deque()
-        # Those that are still to be looked at in the sweep that goes on.
+        # Queues that the sweep under way has still to check.
         self._unswept: list[Queue] = []
         self._count = 0
         self._limit = 0
 
     def configure(self, config: Config) -> None:
-        """Have room for as many as the settings say."""
+        """Set how many pulls may wait."""
         self._limit = config.max_waiting_requests
 
     def __len__(self) -> int:
         return self._count
 
     def awaits(self, queue: Queue) -> bool:
-        """Whether anybody waits for a queue."""
+        """Whether a pull waits for a queue."""
         return queue in self._queues
 
     def has_room(self, count: int = 1) -> bool:
@@ -146,7 +147,7 @@ class ParkingLot:
         return self._count + count <= self._limit
 
     def check_room(self) -> None:
-        """See whether one more may wait.
+        """Check that one more pull may wait.
 
         :raises RequestError: when it may not.
         """
@@ -162,23 +163,23 @@ class ParkingLot:
         self._count += 1
 
     def grown(self, growth: Growth) -> None:
-        """Look again for the pulls that may want what is new in a queue."""
+        """Retry the pulls that may want the new messages of a queue."""
         waiting = self._queues.get(growth.queue)
         if waiting is not None:
             self._wake(waiting.take(growth.tag_hashes), growth.first)
 
     def wake(self, queue: Queue) -> None:
-        """Look again for every pull that waits for this queue, though it may not have grown."""
+        """Retry every pull that waits for this queue, even if the queue has not grown."""
         waiting = self._queues.get(queue)
         if waiting is not None:
             self._wake(waiting.take_all(), queue.visible)
 
     def sweep(self, now: float) -> bool:
-        """Let go of the pulls whose deadline has come, and forget those whose client is gone; of as many as can be in
-        one turn. True when there may be more: then it is to be called again, in another turn.
+        """Let go of the pulls whose deadline has passed or whose client is gone, as many as fit in one turn. Return
+        True when there may be more: then call it again in another turn.
 
-        Every parked pull is looked at: most are answered long before their deadline, so a list ordered by deadline
-        would be larger and costlier to keep than this is to walk.
+        Every parked pull is checked. Most are answered long before their deadline, so a list ordered by deadline would
+        be larger and costlier to keep than this walk is.
         """
         if not self._unswept:
             self._unswept = list(self._queues)
@@ -193,7 +194,7 @@ class ParkingLot:
             for pull in over:
                 waiting.remove(pull)
             if not waiting and not self._woken:
-                # Not before: where pulls come and go, the same queue is soon waited for again.
+                # Only the sweep deletes an empty entry: where pulls come and go, the same queue is soon waited for.
                 del self._queues[queue]
             self._count -= len(over)
             for pull in over:
@@ -205,15 +206,15 @@ class ParkingLot:
         return bool(self._unswept)
 
     def release_all(self) -> None:
-        """Let go of everything, as the gateway stops."""
-        # What is new to them they may want: told that there is nothing, they would go on behind it.
+        """Let go of all pulls, as the gateway stops."""
+        # First retry the woken pulls: answered without messages, their clients would go on behind the new ones.
         self._retry_some(len(self._woken))
         self._unswept.clear()
         while self.sweep(float("inf")):
             pass
 
     def _wake(self, pulls: Collection[Parked], first: int) -> None:
-        """Look again for these, behind those that were woken before: for some of them now."""
+        """Retry these pulls behind those that were woken before. If none of those is left, retry some now."""
         if not self._woken and len(pulls) <= WOKEN_AT_ONCE:
             for pull in pulls:
                 self._retry(pull, first)
@@ -230,15 +231,15 @@ class ParkingLot:
             self._reactor.callLater(0, self._retry_some)
 
     def _retry(self, pull: Parked, first: int) -> None:
-        # It does not wait while it is answered: an answer can bring the same client back at once.
+        # The pull does not count while it is answered: an answer can bring the same client back at once.
         self._count -= 1
         if not pull.alive:
             pull.give_up()
             return
         try:
             is_answered = pull.retry(first)
-        except Exception as error:  # noqa: BLE001 - the others are to be looked at all the same
-            # It does not wait on: at its deadline it would be told that there is nothing new.
+        except Exception as error:  # noqa: BLE001 - the other pulls are retried all the same
+            # The pull is not parked again: at its deadline it would be answered as if there were nothing new.
             pull.fail(error)
             return
         if not is_answered:

@@ -38,11 +38,9 @@ SCHEMA: Final = pa.schema(
 
 
 def write_held(messages: Iterable[HeldLine], target: IO[bytes]) -> int:
-    """Write messages in their order.
+    """Write messages in their order. On an error the file is emptied: cut short, it would look whole.
 
-    What is cut short is left empty, as it would look whole.
-
-    :returns: how many.
+    :returns: how many messages were written.
     """
     count = 0
     rest = iter(messages)
@@ -66,7 +64,7 @@ def write_held(messages: Iterable[HeldLine], target: IO[bytes]) -> int:
 def read_held(source: IO[bytes]) -> Iterator[HeldLine]:
     """Read what `write_held` wrote, or what another program wrote with the same columns.
 
-    :raises LineError: when the file is something else.
+    :raises LineError: when the file is not an export.
     """
     try:
         file = pq.ParquetFile(source)
@@ -74,5 +72,5 @@ def read_held(source: IO[bytes]) -> Iterator[HeldLine]:
             for row in batch.to_pylist(maps_as_pydicts="strict"):
                 yield msgspec.convert(row, HeldLine)
     except (pa.ArrowException, ValueError, KeyError, OSError) as error:
-        # ValueError: of a value that is not of its type, or no UTF-8; KeyError: of a property that is there twice.
+        # ValueError: a value is not of its type, or not UTF-8. KeyError: a property is there twice.
         raise LineError(f"the file is not of an export: {error}") from None

@@ -1,4 +1,4 @@
-"""Pausing and resuming the firing of a topic, for whoever asks; see `storage.paused` for how it is done."""
+"""Pausing and resuming the firing of a topic, for any caller; see `storage.paused` for how it is done."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from storage import pause_topic, resume_topic
 
 
 class Pauses:
-    """Pauses topics. Nothing of a paused topic fires; what is due waits, and can be found, moved and aborted."""
+    """Pauses topics. Nothing of a paused topic fires; what is due waits, and can be found, rescheduled and aborted."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def pause(self, topic: str) -> bool:
-        """Let nothing of a topic fire from now on; False when that is so already.
+        """Let nothing of a topic fire from now on. Return False when the topic is paused already.
 
         :raises RequestError: when there is no such topic.
         """
@@ -31,7 +31,7 @@ class Pauses:
         return changed
 
     def resume(self, topic: str) -> bool:
-        """Let a topic fire again: first what waits, in the order of due times; False when it is not paused."""
+        """Let a topic fire again, first what waits, in the order of due times. Return False when it is not paused."""
         changed = resume_topic(self._broker.store, topic.encode())
         if changed:
             self._broker.audit.note("resume", topic=topic)

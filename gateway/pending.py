@@ -1,7 +1,7 @@
-"""Messages that have not fired, for whoever asks: found, described, and taken back.
+"""Finds, describes and aborts messages that have not fired, for any caller.
 
-Handlers of the remoting protocol and the HTTP API bring the same questions here; only how they read a question and
-write an answer is theirs. Changes join the store's batch: an answer may leave once the batch is committed.
+Both the handlers of the remoting protocol and the HTTP API use this module; they differ only in how they read a
+request and write an answer. Changes join the store's batch: an answer may leave once the batch is committed.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ _LATEST_MS = (1 << 63) - 1
 class Wanted(NamedTuple):
     """What a look-up asks for. An empty text does not narrow the search.
 
-    `id` is the client's or the offset id. `begin_ms` and `end_ms` are due times, inclusive and exclusive; where fired
-    or aborted messages are listed without an id or a key, the times when that happened. `state` is a `State`'s value
-    or "any".
+    `id` is the client's or the offset id. `begin_ms` (inclusive) and `end_ms` (exclusive) are due times; in a list of
+    fired or aborted messages without an id or a key, they are the times of firing or aborting. `state` is a `State`'s
+    value or "any".
     """
 
     id: str = ""
@@ -80,31 +80,31 @@ class Wanted(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A message's id, the client's, and its topic."""
+    """The client's id of a message, and its topic."""
 
     message_id: str
     topic: str
 
     @classmethod
     def of(cls, found: Found) -> Place:
-        """That of a message that was found."""
+        """Return the place of a message that a look-up found."""
         terms = terms_of(found.record)
         return cls(terms.message_id.decode(), terms.topic.decode())
 
 
 class PendingMessages:
-    """Finds, describes and aborts what has not fired. Whatever cannot be done raises `RequestError`."""
+    """Finds, describes and aborts messages that have not fired. What cannot be done raises `RequestError`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._store = broker.store
 
     def look_up(self, wanted: Wanted, may: May, *, limit: int = 100, cursor: str = "") -> HeldPage:
-        """A page of messages by id, by key, or by time, each with its state; the next due first, and of those that
-        fired or were aborted the last one.
+        """Return a page of messages by id, by key, or by time, each with its state. The next due comes first; in a list
+        of fired or aborted messages, the latest.
 
-        :param limit: most messages of the page; at least 1 and at most `MAX_PAGE` count.
-        :param cursor: of the page before.
+        :param limit: most messages of the page; it is brought between 1 and `MAX_PAGE`.
+        :param cursor: the cursor that the page before returned.
         """
         page = self.select(wanted, max(1, min(limit, MAX_PAGE)), parse_cursor(cursor))
         messages = [self.describe(one) for one in page.found]
@@ -116,16 +116,16 @@ class PendingMessages:
         return HeldPage(messages, cursor_of_next, paused)
 
     def paused(self) -> list[PausedTopic]:
-        """The topics of which nothing fires for now."""
+        """Return the paused topics: nothing of these fires for now."""
         return [_shown(topic.decode(), pause) for topic, pause in self._store.paused.items()]
 
     def pause_of(self, topic: str) -> PausedTopic | None:
-        """A topic's pause, if nothing of it fires for now."""
+        """Return a topic's pause, or None when it is not paused."""
         pause = self._store.paused.get(topic.encode())
         return _shown(topic, pause) if pause is not None else None
 
     def select(self, wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
-        """A page of the messages that match, whoever may see them, the next due first.
+        """Return a page of the messages that match, in the order of `look_up`, without checking permissions.
 
         :param behind: cursor of the page before.
         """
@@ -149,8 +149,9 @@ class PendingMessages:
         return page._replace(found=[one for one in page.found if _tag_of(one) == wanted.tag])
 
     def select_with_key(self, wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
-        """Those that match among the next `limit` messages with the key, the newest first, whoever may see them. By and
-        by that is all of them, however many have the key: unlike the pages of `select`, none looks at all of these.
+        """Return those of the next `limit` messages with the key that match, the newest first, without checking
+        permissions. Page by page this reaches all messages with the key, however many there are: unlike a page of
+        `select`, none reads all of them.
 
         :param behind: cursor of the page before.
         """
@@ -166,11 +167,12 @@ class PendingMessages:
             for one in page.found
             if _is_wanted(wanted, one) and wanted.tag in ("", _tag_of(one))
         ]
-        # As long as `parse_cursor` wants them.
+        # `parse_cursor` wants a cursor of at least 9 bytes.
         return FoundPage(found, b"\0" + page.cursor if page.cursor is not None else None)
 
     def _past(self, wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
-        """A page of a topic's messages that fired, or of what was aborted, by the times when that happened."""
+        """Return a page of a topic's fired messages by the time of firing, or of aborted messages by that of the
+        abort."""
         begin_ms, end_ms = max(0, wanted.begin_ms), _end_of(wanted)
         topic = self._broker.topics.get(wanted.topic)
         if wanted.state == State.ABORTED.value:
@@ -200,9 +202,9 @@ class PendingMessages:
         )
 
     def find(self, message_id: str) -> list[Found]:
-        """By the client's id, or else by the offset id: both look the same, so both are tried.
+        """Find messages by the client's id, or else by the offset id: both look the same, so both are tried.
 
-        :raises StorageError: where nothing is found as it cannot be read.
+        :raises StorageError: when nothing is found because it cannot be read.
         """
         found = find_by_id(self._store, message_id.encode())
         if found:
@@ -212,7 +214,7 @@ class PendingMessages:
         return [one] if one is not None else []
 
     def find_by_offset_id(self, message_id: str) -> Found | None:
-        """The message that this gateway has given an offset id."""
+        """Return the message to which this gateway gave an offset id."""
         try:
             host, sequence = parse_offset_msg_id(message_id)
         except ValueError:
@@ -220,18 +222,18 @@ class PendingMessages:
         found = find_by_sequence(self._store, sequence)
         if found is None:
             return None
-        # Each of several workers has another message of that number. And the address may have been another one when
-        # the message came.
+        # Each of several workers has its own message with that number, so the host must match. And the gateway's
+        # address may have been another one when the message came.
         is_own = host == self._broker.host or host == decode_message(found.record).store_host
         return found if is_own else None
 
     def client_id(self, offset_id: str, topic: str) -> str | None:
-        """The client's id of a topic's message with an offset id; None when it has none such."""
+        """Return the client's id of a topic's message with an offset id; None when the topic has no such message."""
         places = [Place.of(found) for found in self.find(offset_id)]
         return next((place.message_id for place in places if place.topic == topic), None)
 
     def describe(self, found: Found) -> HeldMessage:
-        """What is known of a message, its body and its further properties apart."""
+        """Describe a message, without its body and its further properties."""
         message = decode_message(found.record)
         message_id = find(message.properties, names.UNIQ_KEY) or ""
         handle = None
@@ -260,7 +262,7 @@ class PendingMessages:
         )
 
     def check_enabled(self) -> None:
-        """Refuse unless messages may be taken back."""
+        """Refuse unless the setting `recall_enabled` lets messages be taken back."""
         if not self._broker.config.recall_enabled:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
@@ -268,9 +270,10 @@ class PendingMessages:
             )
 
     def check_number(self, message_id: str) -> None:
-        """Refuse an id that too many messages have to change them at once, while everybody waits: 50,000 take a second.
+        """Refuse an id of more than `MAX_WITH_ID` messages: changing them all at once takes a second for 50,000, and
+        everybody waits meanwhile.
 
-        :raises RequestError: then.
+        :raises RequestError: when more messages have the id.
         """
         if has_too_many(self._store, message_id.encode()):
             raise RequestError(
@@ -280,9 +283,9 @@ class PendingMessages:
             )
 
     def read_handle(self, text: str, topic: str | None = None) -> RecallHandle:
-        """Read a handle and check it in upstream's order (RecallMessageProcessor).
+        """Read a recall handle, and check it in upstream's order (RecallMessageProcessor).
 
-        :param topic: where given, the handle's must be the same.
+        :param topic: where given, the handle's topic must be the same.
         """
         try:
             handle = RecallHandle.parse(text)
@@ -297,7 +300,7 @@ class PendingMessages:
         return handle
 
     def abort_by_handle(self, text: str, may: May) -> list[AbortOutcome]:
-        """Abort what a send's answer gave this handle for."""
+        """Abort the message whose send was answered with this recall handle."""
         self.check_enabled()
         handle = self.read_handle(text)
         check_may_send(may, handle.topic)
@@ -313,7 +316,7 @@ class PendingMessages:
         return self._abort_places(places) or [_outcome(message_id, topic, 0, Aborted.UNKNOWN)]
 
     def abort_by_key(self, topic: str, key: str, may: May) -> list[AbortOutcome]:
-        """Abort a topic's messages with a key, at most `MAX_CHANGED_BY_KEY`, those that are pending first."""
+        """Abort a topic's messages with a key, at most `MAX_CHANGED_BY_KEY`, pending ones first."""
         self.check_enabled()
         places = self.places_with_key(topic, key, may)
         return self._abort_places(places) or [_outcome("", topic, 0, Aborted.UNKNOWN)]
@@ -335,8 +338,8 @@ class PendingMessages:
     def _page_of(
         self, found: Iterable[Found], wanted: Wanted, limit: int, behind: bytes | None
     ) -> FoundPage:
-        """What matches the rest of a look-up, in the order of due times, from a cursor on."""
-        # Without their bodies, which can be large.
+        """Return the messages that match the rest of a look-up, in the order of due times, from a cursor on."""
+        # Sort their places, not the messages themselves, whose bodies can be large.
         spots = sorted(
             spot
             for one in found
@@ -347,7 +350,8 @@ class PendingMessages:
         return FoundPage(shown, _spot_of(shown[-1]) if len(shown) < len(spots) else None)
 
     def places_of(self, message_id: str, topic: str, may: May) -> set[Place]:
-        """Where the messages with an id are that may be changed. Redeliveries to consumers are not changed by the way.
+        """Return the places of the messages with an id that the caller may change. Redeliveries to consumers count
+        only where `topic` names their topic.
 
         :param topic: where not empty, only messages of this topic count.
         """
@@ -359,9 +363,9 @@ class PendingMessages:
         return _permitted(may, {one for one in places if not one.topic.startswith(retried)})
 
     def places_with_key(self, topic: str, key: str, may: May) -> set[Place]:
-        """Likewise of a topic's messages with a key, at most `MAX_CHANGED_BY_KEY`.
+        """Return the places of a topic's messages with a key, at most `MAX_CHANGED_BY_KEY`, pending ones first.
 
-        :raises StorageError: where there are none but what cannot be read.
+        :raises StorageError: when nothing is found because it cannot be read.
         """
         check_may_send(may, topic)
         pending: list[Place] = []
@@ -370,7 +374,7 @@ class PendingMessages:
             (pending if one.state is State.PENDING else others).append(Place.of(one))
         if not pending + others:
             check_readable_with_key(self._store, topic.encode(), key.encode())
-        # What is pending first, so that a second request gets at what the first one left.
+        # Pending messages first, so that a second request reaches those that the first one left.
         return set((pending + others)[:MAX_CHANGED_BY_KEY])
 
     def _abort_places(self, places: set[Place]) -> list[AbortOutcome]:
@@ -383,12 +387,13 @@ class PendingMessages:
         return outcomes
 
     def abort(self, message_id: str, topic: str) -> list[AbortResult]:
-        """Abort the messages of a topic with a client's id, whoever asks; each abort is noted in the audit log."""
+        """Abort a topic's messages with a client's id, without checking permissions. Note each abort in the audit
+        log."""
         self.check_number(message_id)
         now_ms = self._broker.clock.now_ms()
         results = abort(self._store, message_id.encode(), now_ms, topic.encode())
         if results[0].outcome is Aborted.UNKNOWN:
-            # Perhaps it will fire all the same.
+            # A message that cannot be read may fire all the same.
             check_readable(self._store, message_id.encode())
         for result in results:
             if result.outcome is Aborted.ABORTED:
@@ -396,7 +401,8 @@ class PendingMessages:
         return results
 
     def abort_found(self, found: list[Found]) -> int:
-        """Abort messages that were found, those of them that are still pending, whoever asks; how many these were."""
+        """Abort those of the found messages that are still pending, without checking permissions. Return how many these
+        were."""
         self.check_enabled()
         sequences = (one.sequence for one in found)
         aborted = abort_sequences(self._store, sequences, self._broker.clock.now_ms())
@@ -414,9 +420,9 @@ def _outcome(message_id: str, topic: str, due_ms: int, outcome: Aborted) -> Abor
 
 
 def check_may_send(may: May, topic: str) -> None:
-    """Refuse unless the asking side may send to a topic, which is what changing its messages takes.
+    """Refuse unless the caller may send to a topic: whoever changes a topic's messages needs that permission.
 
-    :raises RequestError: when it may not.
+    :raises RequestError: when the caller may not.
     """
     if not may(PUB, topic):
         raise RequestError(
@@ -425,9 +431,10 @@ def check_may_send(may: May, topic: str) -> None:
 
 
 def _permitted(may: May, places: set[Place]) -> set[Place]:
-    """The places at which the asking side may change messages. Of one that they may not even read, they learn nothing.
+    """Return the places where the caller may change messages. The caller learns nothing about a message that it may not
+    even read.
 
-    :raises RequestError: when they may read one that they may not change.
+    :raises RequestError: when the caller may read one of the messages, but not change it.
     """
     permitted = {place for place in places if may(PUB, place.topic)}
     for _, topic in places - permitted:
@@ -468,7 +475,10 @@ def _end_of(wanted: Wanted) -> int:
 
 
 def parse_cursor(text: str) -> bytes | None:
-    """The cursor that a page gave out as text; None for an empty one."""
+    """Return the cursor that a page gave out as text; None for an empty text.
+
+    :raises RequestError: when it is no cursor.
+    """
     if not text:
         return None
     try:

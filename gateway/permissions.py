@@ -3,7 +3,7 @@
 Where a row names several actions, one of them is enough. The rows are those of upstream
 (DefaultAuthorizationContextBuilder, the RocketMQAction of request headers), except that
 
-- what upstream lets anybody do who has a user, such as changing settings, needs the cluster's permission;
+- what upstream allows every user, such as changing settings, needs permission for the cluster;
 - a request that names a message by its number needs permission for that message's topic;
 - reading a topic's offsets needs no more than consuming from it does.
 """
@@ -31,7 +31,7 @@ from gateway.wire.recall import RecallHandle, RecallHandleError
 from storage import find_by_sequence, find_half
 
 Requirement = Callable[[Call, Broker], Iterable[Need]]
-"""What one request needs. Bodies that cannot be read raise as they do in the handlers."""
+"""Returns what one request needs. A body that cannot be read raises the same error as in the handler."""
 
 SUB: Final = frozenset({Action.SUB})
 CREATE: Final = frozenset({Action.CREATE})
@@ -42,19 +42,19 @@ SHOW: Final = GET | frozenset({Action.LIST})
 
 
 def topic_need(name: str, actions: frozenset[Action]) -> Need:
-    """What doing something to a topic needs: a retry topic belongs to its group."""
+    """Return the need for actions on a topic; a retry topic belongs to its group."""
     if name.startswith(RETRY_PREFIX):
         return group_need(name.removeprefix(RETRY_PREFIX), actions)
     return Need(Resource("Topic", name), actions)
 
 
 def group_need(name: str, actions: frozenset[Action]) -> Need:
-    """What doing something to a consumer group needs; a retry topic may stand for it."""
+    """Return the need for actions on a consumer group; a retry topic's name may stand for the group's."""
     return Need(Resource("Group", name.removeprefix(RETRY_PREFIX)), actions)
 
 
 def topic(actions: frozenset[Action]) -> Requirement:
-    """Actions on the topic that the request names, if it does."""
+    """Require actions on the topic that the request names, if it names one."""
 
     def needs(call: Call, broker: Broker) -> Iterator[Need]:
         if name := call.fields.topic:
@@ -64,7 +64,7 @@ def topic(actions: frozenset[Action]) -> Requirement:
 
 
 def group(actions: frozenset[Action], field: str = "consumer_group") -> Requirement:
-    """Actions on the consumer group that a field names, if it does."""
+    """Require actions on the consumer group that a field names, if it names one."""
 
     def needs(call: Call, broker: Broker) -> Iterator[Need]:
         if name := getattr(call.fields, field):
@@ -74,7 +74,7 @@ def group(actions: frozenset[Action], field: str = "consumer_group") -> Requirem
 
 
 def cluster(actions: frozenset[Action]) -> Requirement:
-    """Actions on the cluster."""
+    """Require actions on the cluster."""
 
     def needs(call: Call, broker: Broker) -> Iterator[Need]:
         yield Need(Resource("Cluster", broker.config.cluster_name), actions)
@@ -83,7 +83,7 @@ def cluster(actions: frozenset[Action]) -> Requirement:
 
 
 def both(*requirements: Requirement) -> Requirement:
-    """All of several requirements."""
+    """Require all of several requirements."""
 
     def needs(call: Call, broker: Broker) -> Iterator[Need]:
         for requirement in requirements:
@@ -93,7 +93,7 @@ def both(*requirements: Requirement) -> Requirement:
 
 
 def _route(call: Call, broker: Broker) -> Iterator[Need]:
-    # Before the first send to a new topic, clients ask for the route of its template.
+    # Clients request the route of the template before the first send to a new topic.
     if call.fields.topic != DEFAULT_TOPIC:
         actions = READ if call.fields.topic.startswith(RETRY_PREFIX) else PUB | READ
         yield topic_need(call.fields.topic, actions)
@@ -105,7 +105,8 @@ def _send(call: Call, broker: Broker) -> Iterator[Need]:
 
 
 def _stored(offset: int, actions: frozenset[Action], broker: Broker) -> Iterator[Need]:
-    """Actions on the topic of the message, or of the undecided half, with a number; nothing if there is none."""
+    """Need actions on the topic of the message, or of the undecided half message, with a number. Need nothing if there
+    is none."""
     found = find_by_sequence(broker.store, max(0, offset))
     if found is not None:
         yield topic_need(decode_message(found.record).topic, actions)
@@ -123,7 +124,7 @@ def _end_transaction(call: Call, broker: Broker) -> Iterator[Need]:
 
 def _send_back(call: Call, broker: Broker) -> Iterator[Need]:
     yield group_need(call.fields.group, SUB)
-    # The copy goes to the group: nobody is to read by it what they may not consume.
+    # The copy goes to the group, which must not read by it what it may not consume.
     yield from _stored(call.fields.offset, SUB, broker)
 
 
@@ -171,7 +172,7 @@ def _lock(call: Call, broker: Broker) -> Iterator[Need]:
 
 
 def _popped(call: Call, broker: Broker) -> Iterator[Need]:
-    # A message that came back is named by the topic in which it did.
+    # The request names a message that came back by its retry topic.
     name = call.fields.consumer_group
     yield topic_need(call.fields.topic.removeprefix(retry_topic("", name)), SUB)
     yield group_need(name, SUB)
@@ -214,7 +215,7 @@ def _consume_mode(call: Call, broker: Broker) -> Iterator[Need]:
 
 
 def nothing(call: Call, broker: Broker) -> Iterable[Need]:
-    """No more than being a user."""
+    """Require no more than being a user."""
     return ()
 
 
@@ -271,8 +272,8 @@ PERMISSIONS: Final[Mapping[int, Requirement]] = {
     Code.GET_MAX_OFFSET: topic(READ),
     Code.GET_MIN_OFFSET: topic(READ),
     Code.GET_EARLIEST_MSG_STORETIME: topic(READ),
-    # messages that have not fired; a look-up shows what the user may read, a change takes what the user may send;
-    # of paused topics, those are listed that the user may read
+    # messages that have not fired; look-ups and the list of paused topics show only what the user may read, changes
+    # affect only what the user may send to
     Code.RECALL_MESSAGE: topic(PUB),
     Code.LOOK_UP_TIMERS: topic(READ),
     Code.ABORT_TIMERS: _change,

@@ -1,8 +1,8 @@
-"""Pops in order: what a group popped last from each queue, and which of it is not acknowledged.
+"""Pops in order: which messages a group popped last from each queue, and which of these are not acknowledged.
 
-While one of those messages is invisible, nobody of the group gets anything of the queue; when all of them are visible
-again, the queue goes on at the first that was not acknowledged (ConsumerOrderInfoManager). It is stored with the batch
-that it is part of; upstream writes it every five seconds.
+While one of those messages is invisible, the group gets nothing of the queue. When all of them are visible again, the
+queue goes on at the first that was not acknowledged (ConsumerOrderInfoManager). A pop is stored with the batch that it
+is part of; upstream stores it every five seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.notes import read_notes
 from storage import Store
 
 ORDERED_QUEUE = 999
-"""The reviveQid of messages popped in order, by which their handles are told from others (KeyBuilder)."""
+"""The reviveQid of messages popped in order, which sets their handles apart (KeyBuilder)."""
 
 _NOTE = b"pop order\0"
 
@@ -31,27 +31,27 @@ class Place(NamedTuple):
 
 
 class OrderedPop(msgspec.Struct, array_like=True):
-    """The messages that a group popped from a queue together. Times are epoch ms and ms."""
+    """Messages that a group popped from a queue together. `popped_ms` is epoch ms, `invisible_ms` a time in ms."""
 
     popped_ms: int
     invisible_ms: int
     offsets: list[int]
-    """Rising; never empty."""
+    """Ascending; never empty."""
     attempt: str | None = None
-    """By which a client that repeats a request says so: it gets the same again."""
+    """The id that a client sends again when it repeats a request: it then gets the same messages."""
     acked: list[int] = []
     put_off: dict[int, int] = {}
-    """Until when messages are invisible that were given another time, by offset."""
+    """Until when messages with a changed invisible time are invisible, epoch ms by offset."""
     delivered: dict[int, int] = {}
-    """How often messages had been delivered before, by offset; the new ones are left out."""
+    """How often messages had been delivered before, by offset; messages that are new are left out."""
 
     @property
     def next_offset(self) -> int:
-        """Where the group goes on: at the first message that is not acknowledged."""
+        """The offset at which the group goes on: the first message that is not acknowledged."""
         return next((one for one in self.offsets if one not in self.acked), self.offsets[-1] + 1)
 
     def visible_ms(self, now_ms: int) -> int:
-        """When all of what is not acknowledged is visible again; `now_ms` or less when it is."""
+        """Return when all messages that are not acknowledged are visible again; `now_ms` or less when they are."""
         until = self.popped_ms + self.invisible_ms
         return max(
             (self.put_off.get(one, until) for one in self.offsets if one not in self.acked),
@@ -66,18 +66,18 @@ class OrderedPop(msgspec.Struct, array_like=True):
 
 
 class PopOrders:
-    """The last pop in order of every group and queue, which are stored."""
+    """The last pop in order of every group and queue, in memory and stored."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._pops: dict[Place, OrderedPop] = {}
         self._releases: list[tuple[int, Place]] = []
-        # What is looked at next of each queue in `_releases`: one entry, unless it was made sooner.
+        # The time of each queue's valid entry in `_releases`. A queue has more entries there if its time was moved up.
         self._watched: dict[Place, int] = {}
         self.reload()
 
     def reload(self) -> None:
-        """Take over what is stored."""
+        """Read again what is stored."""
         self._pops.clear()
         self._releases.clear()
         self._watched.clear()
@@ -90,13 +90,13 @@ class PopOrders:
         self._watch(place)
 
     def get(self, place: Place) -> OrderedPop | None:
-        """What was popped last."""
+        """Return the last pop of a queue."""
         return self._pops.get(place)
 
     def note(
         self, place: Place, attempt: str | None, now_ms: int, invisible_ms: int, offsets: list[int]
     ) -> OrderedPop:
-        """Messages are popped, now. The change joins the store's batch."""
+        """Note that messages are popped now. The change joins the store's batch."""
         before = self._pops.get(place)
         pop = OrderedPop(now_ms, invisible_ms, offsets, attempt)
         if before is not None:
@@ -113,43 +113,43 @@ class PopOrders:
         return pop
 
     def acknowledge(self, place: Place, offset: int) -> OrderedPop:
-        """A message of the last pop was consumed. The change joins the store's batch.
+        """Note that a message of the last pop was consumed. The change joins the store's batch.
 
-        :returns: the last pop as it is then.
+        :returns: the last pop, as it is then.
         """
         pop = self._pops[place]
         if offset not in pop.acked:
             pop = msgspec.structs.replace(pop, acked=[*pop.acked, offset])
             self._put(place, pop)
             if len(pop.acked) < len(pop.offsets):
-                # Those that are left may be visible sooner.
+                # The messages that are left may be visible sooner.
                 self._watch(place)
         return pop
 
     def put_off(self, place: Place, offset: int, until_ms: int) -> None:
-        """A message of the last pop is invisible until then. The change joins the store's batch."""
+        """Make a message of the last pop invisible until a time. The change joins the store's batch."""
         pop = self._pops[place]
         self._put(place, msgspec.structs.replace(pop, put_off=pop.put_off | {offset: until_ms}))
         self._watch(place)
 
     def forget(self, places: Iterable[Place]) -> None:
-        """Nothing was popped there. The change joins the store's batch."""
+        """Forget the last pops of these queues. The change joins the store's batch."""
         for place in places:
             if place in self._pops:
                 self._store.delete_note(_name(place))
                 del self._pops[place]
 
     def forget_group(self, group: str) -> None:
-        """A group is gone, or its progress."""
+        """Forget the pops of a group that is gone, or whose progress is gone."""
         self.forget([place for place in self._pops if place.group == group])
 
     def forget_topic(self, topic: str) -> None:
-        """A topic is gone."""
+        """Forget the pops of a topic that is gone."""
         self.forget([place for place in self._pops if place.topic == topic])
 
     def released(self, now_ms: int, most: int) -> list[Place] | None:
-        """The queues that block nobody any longer since the last call, because a time is over, of so many that are
-        looked at; None when none is left to look at."""
+        """Return queues that have stopped blocking since the last call because a time has passed. Check so many at
+        most. Return None when none is left to check."""
         free: list[Place] = []
         for looked_at in range(most):
             if not self._releases or self._releases[0][0] > now_ms:
@@ -170,7 +170,7 @@ class PopOrders:
         self._pops[place] = pop
 
     def _watch(self, place: Place) -> None:
-        """Have `released` look at a queue when its messages are visible again."""
+        """Have `released` check a queue when its messages are visible again."""
         pop = self._pops[place]
         visible_ms = pop.visible_ms(pop.popped_ms)
         watched = self._watched.get(place)

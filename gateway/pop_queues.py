@@ -1,4 +1,4 @@
-"""The queues that a group pops from, how far it is in them, and what it may not do."""
+"""The queues that a group pops from, its progress in them, and the pops that it may not make."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from gateway.wire.pops import NORMAL, RETRIED, retry_topic
 from storage import MAX_ROWS_FILTERED, DamagedError, Page, Queue, Store
 
 MAX_MESSAGES: Final = 32
-"""Messages that one pop takes at most."""
+"""Most messages of one pop."""
 
 LONGEST_INVISIBLE_MS: Final = 1 << 42
-"""Far enough for whoever keeps a message, and short enough that no sum of times overflows."""
+"""Long enough for any client that keeps a message, and short enough that no sum of times overflows."""
 
 FROM_NEWEST: Final = 1
 """The initMode of groups that begin at a queue's end (ConsumeInitMode.MAX)."""
@@ -34,25 +34,25 @@ NO_FILTER: Final = "parse the consumer's subscription failed"
 
 
 class PopQueue(NamedTuple):
-    """A queue, and whether it is one of the topic asked for, or of those that came back."""
+    """A queue, and whether it is the requested topic's or that of messages that came back (a retry topic's)."""
 
     kind: str
     queue: Queue
 
 
 class Search:
-    """The reads of one request in several queues. Together they look at about as much as a read of one queue may,
-    however many there are."""
+    """The reads of one request in several queues. Together they examine about as many rows as the read of one queue
+    may, however many queues there are."""
 
     def __init__(self, store: Store, wanted: Filter) -> None:
         self._store = store
         self._wanted = wanted
         self._left = MAX_ROWS_FILTERED if wanted.matches is None else wanted.most_judged
         self.is_over = False
-        """Whether no other queue is to be read: one has more than fits into an answer, or enough was looked at."""
+        """Whether no other queue is to be read: one has more than fits into an answer, or enough rows were examined."""
 
     def read(self, one: PopQueue, offset: int, limit: int, max_bytes: int) -> Page:
-        """What is wanted of a queue from an offset on; of those that came back, all is."""
+        """Read the messages of a queue from an offset on that the filter selects; of a retry topic, read all."""
         chosen = self._wanted if one.kind == NORMAL else Filter()
         page = self._store.read(one.queue, offset, limit, max_bytes, *chosen)
         self._left -= page.next_offset - offset
@@ -68,11 +68,11 @@ class PopQueues:
         self._store = broker.store
 
     def find(self, call: Call, group: str, topic: str, queue_id: int) -> list[PopQueue]:
-        """The queues of a request: where messages come back first, then those of the topic. A
-        queue of -1 asks for all. One that cannot be read is left out.
+        """Return the queues of a request: first the retry topic's, where messages come back, then the topic's. Queue -1
+        stands for all of the topic. A queue that cannot be read is left out.
 
         :raises RequestError: when the group may not pop from them.
-        :raises DamagedError: when none of the topic's can be read.
+        :raises DamagedError: when none of the topic's queues can be read.
         """
         known = self._broker.topics.need(topic)
         if not known.settings.perm & PERM_READ:
@@ -116,9 +116,9 @@ class PopQueues:
             )
 
     def filter(self, expression: str | None, expression_type: str | None) -> Filter:
-        """What a request selects; everything when it does not say.
+        """Return the filter of a request; one that selects everything when the request has none.
 
-        :raises RequestError: when that cannot be read.
+        :raises RequestError: when the filter cannot be read.
         """
         if not self._broker.config.property_filter and not is_tag_type(expression_type):
             raise unsupported(expression_type)
@@ -128,17 +128,17 @@ class PopQueues:
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, NO_FILTER) from error
 
     def blocks(self, group: str, queue: Queue, attempt: str | None, now_ms: int) -> bool:
-        """Whether a pop in order has to wait, because something of the queue is under way."""
+        """Whether a pop in order has to wait because messages of the queue are under way."""
         pop = self._broker.orders.get(Place(group, queue.topic.decode(), queue.number))
         return pop is not None and pop.blocks(attempt, now_ms)
 
     def progress(self, group: str, one: PopQueue, init_mode: int, *, pops: bool) -> int:
-        """Where a group goes on in a queue. One that is new there begins at the oldest message, or,
-        if it asks for that and the queue is not young, at the newest, as one that pulls.
+        """Return where a group goes on in a queue. A group that is new there begins at the oldest message. It begins at
+        the newest, as one that pulls, if it asks for that and the queue is not young.
 
-        :param pops: whether this is a pop. Then an operator's reset counts as picked up, progress past the queue's end
-            is set back to it, and where a new group begins is noted also when nothing is there yet: what came next
-            would be passed over.
+        :param pops: whether this is a pop. Then an operator's reset counts as picked up, and progress past the queue's
+            end is set back to the end. The start of a new group is then stored even if the queue is empty, as the
+            group would otherwise skip what comes next.
         """
         queue = one.queue
         name = queue.topic.decode()
@@ -149,7 +149,9 @@ class PopQueues:
             is_young = queue.first == self._broker.topics.begin_of(name, queue.number)
             newest = init_mode == FROM_NEWEST and one.kind == NORMAL and not is_young
             begin = max(queue.first, queue.visible - 1) if newest else queue.first
-            if pops and one.kind == NORMAL:  # all begin at the oldest of what came back
+            if (
+                pops and one.kind == NORMAL
+            ):  # in a retry topic all groups begin at the oldest message
                 self._store.progress.note(group.encode(), queue.topic, queue.number, begin)
             return begin
         if offset > queue.visible:

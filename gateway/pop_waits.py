@@ -21,11 +21,11 @@ LONGEST_WAIT: Final = 30.0
 
 
 def time_left_ms(clock: Clock, born_ms: int, poll_ms: int) -> int:
-    """How long a request still has, less than 0 when it comes too late. By a clock that stands still nobody can tell
-    when it was made: clients note the machine's.
+    """Return how many ms a request still has, less than 0 when it comes too late. Where the clock stands still, return
+    all of `poll_ms`: clients note the machine's time, so nobody can tell when the request was made.
 
-    :param born_ms: when its client made it, epoch ms; 0 where it does not say.
-    :param poll_ms: how long it may take from then on.
+    :param born_ms: when the client made the request, epoch ms; 0 where it does not say.
+    :param poll_ms: how long the request may take from then on.
     """
     if not born_ms or not clock.moves:
         return poll_ms
@@ -33,7 +33,7 @@ def time_left_ms(clock: Clock, born_ms: int, poll_ms: int) -> int:
 
 
 class Waited(NamedTuple):
-    """What is waited for: by which group, in which topic and queue of it; -1 is any. Pops are counted apart from
+    """What a request waits for: its group, topic and queue, where -1 is any queue. Pops are counted apart from
     notifications, which take nothing."""
 
     group: str
@@ -79,7 +79,7 @@ class _Wait:
 
 
 class _WaitAt:
-    """The same at one of its queues, as `ParkingLot` keeps it."""
+    """A waiting request at one of its queues, as `ParkingLot` keeps it."""
 
     __slots__ = ("_one", "_wait", "deadline", "queue")
 
@@ -91,7 +91,7 @@ class _WaitAt:
 
     @property
     def tag_hashes(self) -> None:
-        """It looks again whatever comes."""
+        """None: messages with any tag, or without one, wake the request."""
 
     @property
     def alive(self) -> bool:
@@ -118,7 +118,7 @@ class PopWaits:
         self._counts: dict[Waited, int] = {}
 
     def count(self, waited: Waited) -> int:
-        """How many requests wait for this."""
+        """Return how many requests wait for this."""
         return self._counts.get(waited, 0)
 
     def wait(
@@ -132,10 +132,10 @@ class PopWaits:
     ) -> bool:
         """Let a request wait that has found nothing in any of its queues.
 
-        :param retry: answers if there is something to answer with in a queue, the only one that may have changed; True
-            when it was answered.
+        :param retry: answers if the given queue, the only one that may have changed, has something to answer with;
+            returns whether it answered.
         :param over: answers that there is nothing.
-        :returns: False when too many wait already.
+        :returns: False when too many requests wait already.
         """
         if self.count(waited) >= MAX_WAITING or not self._parked.has_room(len(queues)):
             return False

@@ -1,5 +1,5 @@
-"""What every process that serves begins with, a gateway as well as the leader of several: its log, its reactor, and the
-way it ends."""
+"""What every serving process begins with, a gateway as well as the leader of several workers: its log, its reactor, and
+the way it ends."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ OTHER_FILES: Final = 100
 """Files that a process has open beside connections, at most."""
 
 _STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
-"""Their descriptors."""
+"""File descriptors."""
 
 READY, NOT_READY = b".", b"!"
-"""What one of several workers says on standard output each second once it listens: whether traffic should come."""
+"""What a worker writes to standard output each second once it listens: whether traffic should come."""
 
 WRONG_SETTINGS: Final = 2
-"""Exit status of a process that will not start until its settings are others."""
+"""Exit status of a process that cannot start until its settings are changed."""
 
 
 class ServeError(Exception):
@@ -47,17 +47,17 @@ class ServeError(Exception):
 
 
 class StartError(ServeError):
-    """It cannot start to."""
+    """The process cannot start."""
 
 
 class SettingsError(StartError):
-    """It cannot start with these settings on this data folder, however often it is tried."""
+    """The process cannot start with these settings on this data folder, however often it is tried."""
 
     status = WRONG_SETTINGS
 
 
 def exit_status(serve: Callable[[], None]) -> int:
-    """Serve; the process's exit status. What keeps it from starting, or going on, is told in a line."""
+    """Serve, and return the process's exit status. Print in one line what keeps it from starting or going on."""
     try:
         serve()
     except ServeError as failure:
@@ -67,7 +67,7 @@ def exit_status(serve: Callable[[], None]) -> int:
 
 
 def begin(config: Config) -> tuple[Any, Logs]:
-    """The process's reactor, and its log, which is written from now on as the settings say.
+    """Return the process's reactor and its log, which is written from now on as the settings say.
 
     :raises StartError: when the log file cannot be written.
     """
@@ -86,17 +86,17 @@ def begin(config: Config) -> tuple[Any, Logs]:
     logs.begin(globalLogBeginner)
     reactor: Any = TurnReactor()  # its interfaces cannot be checked without a plugin
     installReactor(reactor)  # type: ignore[no-untyped-call]
-    # Twisted's own timers go by the wall clock; set back, it would hold up everything that is scheduled.
+    # Twisted's own timers use the wall clock: if that were set back, everything that is scheduled would be late.
     reactor.seconds = time.monotonic
     return reactor, logs
 
 
 def allow_open_files(config: Config, *, asked: int = 0) -> None:
-    """Let this process have as many files open as it may, as a JVM does: shells let those that they start have 1,024,
-    and each connection is one. Where so many connections as the settings allow cannot be, the log says so.
+    """Let this process open as many files as it may, as a JVM does. Shells limit the processes that they start to 1,024
+    files, and each connection takes one. Log a warning if the settings allow more connections than can be open.
 
-    :param asked: processes that it may make a connection to for each one to its HTTP port.
-    :raises StartError: when there could be none.
+    :param asked: processes to which it may open a connection for each connection to its HTTP port.
+    :raises StartError: when no connection could be open.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -122,8 +122,8 @@ def allow_open_files(config: Config, *, asked: int = 0) -> None:
 
 
 def announce(line: str) -> None:
-    """Say something on standard output. Where that cannot be, as its reader is gone or its disk is full, the process
-    serves all the same."""
+    """Write a line to standard output. Where that fails, as its reader is gone or its disk is full, the process serves
+    all the same."""
     try:
         os.write(_STANDARD_OUTPUT, f"{line}\n".encode(errors="surrogateescape"))
     except OSError as failure:
@@ -133,9 +133,9 @@ def announce(line: str) -> None:
 
 
 def tell_http(config: Config, port: int) -> None:
-    """Say on standard output where the HTTP port is, and whether the console is there.
+    """Write to standard output where the HTTP port is, and whether the console is there.
 
-    :param port: the one that is really listened on.
+    :param port: the port that is really bound.
     """
     assert config.http is not None
     address = f"{'https' if config.http_tls else 'http'}://{HostPort(config.http.host, port)}"
@@ -156,10 +156,10 @@ _WAYS_OUT: Final[dict[int | None, str]] = {
 def cannot_listen(
     failure: CannotListenError, setting: str, address: HostPort, other: str = "another address"
 ) -> StartError:
-    """Why a process does not start that cannot listen, such as where its address is taken.
+    """Return the error of a process that cannot listen, for example because its address is taken.
 
-    :param setting: the name of the setting that has it listen there.
-    :param other: what that could be set to.
+    :param setting: the name of the setting with the address.
+    :param other: what the setting could be changed to.
     """
     reason = getattr(failure.socketError, "strerror", None) or failure.socketError
     way_out = _WAYS_OUT.get(getattr(failure.socketError, "errno", None), "")
@@ -167,17 +167,17 @@ def cannot_listen(
 
 
 def stop(reactor: Any) -> None:
-    """Have a process end what is under way and stop; one that is stopping already goes on with that."""
+    """Have a process finish what is under way and stop. A process that is stopping already goes on with that."""
     with suppress(ReactorNotRunning):
         reactor.stop()
 
 
 def stop_on_signals(reactor: Any, *others: signal.Signals) -> None:
-    """From now on SIGTERM and SIGINT stop the process, however often they come.
+    """Let SIGTERM and SIGINT stop the process from now on, however often they come.
 
-    A Ctrl-C at a terminal reaches a leader and its workers alike, and the leader then tells its workers to stop.
+    A Ctrl-C at a terminal reaches a leader and its workers alike, and the leader then stops its workers as well.
 
-    :param others: signals that do too, unless the process was started so that it ignores them, as by `nohup`.
+    :param others: signals that stop it too, unless the process was started so that it ignores them, as by `nohup`.
     """
     heeded = [one for one in others if signal.getsignal(one) is not signal.SIG_IGN]
     for number in (signal.SIGTERM, signal.SIGINT, *heeded):

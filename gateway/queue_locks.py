@@ -1,7 +1,7 @@
-"""Queues that members of a group have for themselves, as consumers in order do (RebalanceLockManager).
+"""Queues that are locked for one member of a group, as consumers in order lock them (RebalanceLockManager).
 
-Whose a queue is is stored, and stays so over a restart: members go on with the queues that they have while the gateway
-is away, and the first that is back, who finds nobody else in the group, asks for all of them. Upstream forgets them.
+The owners are stored and survive a restart. While the gateway is away, members go on with their queues. The first
+member that is back finds nobody else in the group, and asks for all queues. Upstream forgets the owners.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.wire.bodies import MessageQueue
 from storage import Store
 
 LOCK_EXPIRY: Final = 60.0
-"""Seconds that a queue stays locked after it was last asked for, or after a start; clients ask every 20 s."""
+"""Seconds that a queue stays locked after its owner last asked for it, or after a start; clients ask every 20 s."""
 
 _NOTE: Final = b"lock\0"
 
@@ -32,27 +32,27 @@ class _Place(NamedTuple):
 
     @property
     def note(self) -> bytes:
-        """The name of its note, however long those of group and topic are."""
+        """The name of the queue's note, short however long the names of group and topic are."""
         return _NOTE + sha1(msgspec.json.encode(self), usedforsecurity=False).digest()
 
 
 class QueueLocks:
     """The owner of each locked queue of each group.
 
-    :param seconds: a clock that nobody sets.
+    :param seconds: a clock that is never set.
     """
 
     def __init__(self, store: Store, seconds: Callable[[], float]) -> None:
         self._store = store
         self._seconds = seconds
-        # Owner and expiry of each locked queue, the one that expires next in front.
+        # Owner and expiry of each locked queue; the queue that expires next comes first.
         self._locks: dict[_Place, tuple[str, float]] = {}
-        self._counts: Counter[str] = Counter()  # of them, by group
+        self._counts: Counter[str] = Counter()  # locked queues by group
         self._decode = msgspec.json.Decoder(tuple[_Place, str]).decode
         self.reload()
 
     def reload(self) -> None:
-        """Take over what is stored, as if each queue had been asked for just now."""
+        """Read the stored locks again, as if each queue had been asked for just now."""
         self._locks.clear()
         self._counts.clear()
         expiry = self._seconds() + LOCK_EXPIRY
@@ -67,7 +67,7 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue]
     ) -> list[MessageQueue]:
-        """Give queues to a member; those that it has. Other owners than before join the store's batch."""
+        """Lock queues for a member, and return those that it has. New owners join the store's batch."""
         self.expire()
         expiry = self._seconds() + LOCK_EXPIRY
         locked = []
@@ -85,14 +85,14 @@ class QueueLocks:
         return locked
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """A member gives back those of the queues that it has. The change joins the store's batch."""
+        """Unlock those of the queues that a member has. The change joins the store's batch."""
         for queue in queues:
             place = _Place(group, queue)
             if self._owner(place) == client_id:
                 self._forget(place)
 
     def expire(self) -> None:
-        """Forget the locks that nobody has asked for lately, of which a restart would make new ones. The change joins
+        """Forget the locks whose owners have not asked for them lately; a restart would renew them. The change joins
         the store's batch. Called now and then."""
         now = self._seconds()
         expired = list(takewhile(lambda lock: lock[1][1] <= now, self._locks.items()))
@@ -100,8 +100,8 @@ class QueueLocks:
             self._forget(place)
 
     def has_locks(self, group: str) -> bool:
-        """Whether any queue is locked for a member of the group: its consumers take messages in order. What was not
-        asked for lately is forgotten first, which joins the store's batch."""
+        """Whether any queue is locked for a member of the group: its consumers then take messages in order. Forget
+        expired locks first, which joins the store's batch."""
         self.expire()
         return group in self._counts
 

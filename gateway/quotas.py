@@ -1,4 +1,4 @@
-"""Holds each message that is to be taken in against the limits of its topic."""
+"""Checks each message that is to be accepted against the limits of its topic."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from storage import Store
 
 
 class Quotas:
-    """Refuses what is too much.
+    """Refuses messages beyond a topic's limits.
 
-    :param seconds: steady time, for rates: they are those of the wires, whatever clock the messages go by.
+    :param seconds: steady time for the rates, which count real seconds whatever clock the messages go by.
     """
 
     def __init__(self, store: Store, config: Config, seconds: Callable[[], float]) -> None:
@@ -26,15 +26,15 @@ class Quotas:
         self._seconds = seconds
         self._tokens: dict[str, tuple[float, float]] = {}
         self.refusals: Counter[tuple[str, str]] = Counter()
-        """How often something was refused, by topic and attribute."""
+        """How often sends were refused, by topic and attribute."""
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """Go by these settings where a topic has no limit of its own."""
+        """Use these settings where a topic has no limit of its own."""
         self._default = without_own(config)
 
     def forget_topic(self, topic: str) -> None:
-        """Drop what was counted of a topic that is not known any more."""
+        """Drop the counts of a topic that no longer exists."""
         self._tokens.pop(topic, None)
         for limit in (HELD_MESSAGES, HELD_BYTES, SEND_RATE):
             del self.refusals[topic, limit]
@@ -49,11 +49,11 @@ class Quotas:
     ) -> None:
         """Count messages against the topic's limits.
 
-        :param messages: how many are to be taken in, together or not at all.
+        :param messages: how many are to be accepted, together or not at all.
         :param timed: how many of them are for later.
-        :param timed_bytes: the bytes of their bodies and properties.
-        :param replaced: the bytes of each of those that they take the place of; asked only when there is no room.
-        :raises RequestError: when they are too many.
+        :param timed_bytes: bytes of the bodies and properties of those for later.
+        :param replaced: returns the bytes of each message that they replace; called only when there is no room.
+        :raises RequestError: when there are too many.
         """
         if topic.is_of_group:
             # What consumers send back is not refused: it was accepted before.
@@ -81,7 +81,7 @@ class Quotas:
         self, topic: Topic, limit: str, held: str, most: str, own: int | None
     ) -> NoReturn:
         self.refusals[topic.name, limit] += 1
-        # Upstream's code where its timers are under flow control (SendMessageProcessor).
+        # The code is upstream's for timers under flow control (SendMessageProcessor).
         raise TooMuchError(
             ResponseCode.SYSTEM_ERROR,
             f"timer message is under flow control: topic {topic.name} holds {held} that have not fired, "
@@ -89,7 +89,8 @@ class Quotas:
         )
 
     def _take_tokens(self, topic: Topic, messages: int, rate: int, own: Limits) -> None:
-        """A bucket of one second's messages, which fills at the rate. A batch larger than it needs it full."""
+        """Take tokens from a bucket of one second's messages, which fills at the rate. A batch that is larger than the
+        bucket needs it full."""
         now = self._seconds()
         tokens, filled = self._tokens.get(topic.name, (float(rate), now))
         tokens = min(float(rate), tokens + (now - filled) * rate)

@@ -1,4 +1,4 @@
-"""What a stored row tells by itself, for the repair of a damaged data folder."""
+"""Reads what a stored row says by itself, for the repair of a damaged data folder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from storage import RecordReader
 
 
 def due_of(record: bytes) -> int:
-    """When a message asked to be delivered, epoch ms; 0 where its record does not tell.
+    """Return when a message asked to be delivered, epoch ms; 0 where its record does not say.
 
-    That of a delay level is counted from when it was stored, with RocketMQ's levels.
+    A delay level counts from the time when the message was stored, with RocketMQ's levels.
     """
     message = decode_message(record)
     # A sender may write any number of zeros in front.
@@ -36,4 +36,4 @@ def is_half(record: bytes) -> bool:
 _LEVELS_MS: Final = Config().delay_level_ms
 
 READER: Final = RecordReader(terms_of, due_of, is_half, are_settings)
-"""For `storage.Inspection`."""
+"""The functions by which `storage.Inspection` reads records."""

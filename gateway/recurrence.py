@@ -1,7 +1,7 @@
 """When a recurring message fires: a cron expression in a time zone, or a period. Pure: now is an argument.
 
-What cron expressions mean is what `cronsim` says, which follows Debian's cron; only the change to and from summer time
-is decided here, so that expressions with and without seconds do the same.
+Cron expressions mean what they mean to `cronsim`, which follows Debian's cron. Only the change to and from summer time
+is handled here, so that expressions with and without seconds do the same.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ MAX_EXPRESSION = 200
 """Longest cron expression, in characters."""
 
 FINEST_CRON_MS = 1_000
-"""What cron expressions name is seconds at the finest."""
+"""Cron expressions name seconds at the finest."""
 
 SAMPLE = 60
-"""Occurrences of a cron expression that are looked at to see how close together they come."""
+"""Occurrences of a cron expression that are examined to see how close together they come."""
 
 _ONE_MS = timedelta(milliseconds=1)
 _SECOND = timedelta(seconds=1)
 _MINUTE = timedelta(minutes=1)
 _WEEK_S = 7 * 86_400
 _TWO_DAYS_S = 2 * 86_400
-"""More than the clocks of a zone are ever set by: those of the whole world are 26 hours apart."""
+"""More than a zone's clocks are ever set by: all clocks of the world lie within 26 hours."""
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - what clocks show, of whatever zone
 
 WHAT_CRON_IS = (
@@ -45,29 +45,29 @@ WHAT_CRON_IS = (
 
 
 class RuleError(ValueError):
-    """There is no such rule, or it never fires. The text is one line that says what to write."""
+    """The rule is not valid, or never fires. The text is one line that says what to write."""
 
 
 class Misfire(Enum):
-    """What becomes of occurrences that are later than the setting `recurring_misfire_threshold`, as they
-    are after down time or a pause. The names are those of Quartz (CronTrigger, Trigger)."""
+    """What happens to occurrences that are later than the setting `recurring_misfire_threshold`, as after down time or
+    a pause. The names are those of Quartz (CronTrigger, Trigger)."""
 
     SMART = "SMART"
     """The default: as FIRE_ONCE_NOW."""
     FIRE_ONCE_NOW = "FIRE_ONCE_NOW"
     """One occurrence at once for all that were missed; it has the planned time of the last of them."""
     DO_NOTHING = "DO_NOTHING"
-    """None; on with the next time that comes."""
+    """No occurrence; the rule goes on with the next time that comes."""
     IGNORE_MISFIRE_POLICY = "IGNORE_MISFIRE_POLICY"
     """All that were missed, each with its planned time, one after the other."""
 
 
 class Turn(NamedTuple):
-    """What is to be done with a recurring message that is due.
+    """What to do with a recurring message that is due.
 
     :param planned_ms: the occurrence to put into its queue now; None for none.
     :param next_ms: when it is due again; None for never.
-    :param misfired: whether the misfire policy had a say.
+    :param misfired: whether the occurrence was late, so that the misfire policy applied.
     """
 
     planned_ms: int | None
@@ -77,7 +77,7 @@ class Turn(NamedTuple):
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """When a message recurs: by `cron` in a time zone, or every `every_ms`. Times are epoch ms, `start_ms` and
-    `end_ms` included; `count` is after how many occurrences it ends."""
+    `end_ms` included. After `count` occurrences the rule ends."""
 
     cron: str | None = None
     every_ms: int | None = None
@@ -92,10 +92,10 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return show_duration(self.every_ms * _ONE_MS) if self.every_ms is not None else None
 
     def next_after(self, after_ms: int, set_ms: int) -> int | None:
-        """The first time after `after_ms`, to the ms; None when there is none.
+        """Return the first time after `after_ms`, to the ms; None when there is none.
 
         :param set_ms: when the rule was set: a period without a start begins one period later.
-        :raises RuleError: when the zone is not known any more.
+        :raises RuleError: when the zone is no longer known.
         """
         if self.every_ms is not None:
             first_ms = self.start_ms if self.start_ms is not None else set_ms + self.every_ms
@@ -110,18 +110,18 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return found
 
     def first(self, now_ms: int) -> int | None:
-        """The first time of a rule that is set now; where it starts now, that is now."""
+        """Return the first time of a rule that is set now. If the rule starts now, that is now."""
         return self.next_after(now_ms - 1 if self.start_ms == now_ms else now_ms, now_ms)
 
     def times_after(self, after_ms: int, set_ms: int) -> Iterator[int]:
-        """All times after `after_ms`, without regard to `count`."""
+        """Yield all times after `after_ms`, without regard to `count`."""
         found = self.next_after(after_ms, set_ms)
         while found is not None:
             yield found
             found = self.next_after(found, set_ms)
 
     def last_until(self, until_ms: int, planned_ms: int, set_ms: int) -> int:
-        """The last time that is not after `until_ms`, given an earlier one."""
+        """Return the last time that is not after `until_ms`, given an earlier one."""
         if self.every_ms is not None:
             last_ms = self.end_ms if self.end_ms is not None else until_ms
             return (
@@ -135,8 +135,8 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         second = behind(planned_ms)
         if second is None:
             return planned_ms
-        # Most times are as far apart as these two, and then the last one is found at once. What `next_after` finds only
-        # grows with the time that it is asked for, so halving gets to any other.
+        # Most times are as far apart as these two, and then the last one is found at once. Otherwise halving finds it,
+        # as a later argument never makes `next_after` return an earlier time.
         low, high = second, until_ms
         middle = max(second, until_ms - (second - planned_ms))
         while low < high:
@@ -153,7 +153,7 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def turn(
         self, policy: Misfire, planned_ms: int, now_ms: int, set_ms: int, threshold_ms: int
     ) -> Turn:
-        """What is to be done now about the time that was planned.
+        """Decide what to do now about the planned time.
 
         :param threshold_ms: how late an occurrence may be without being a misfire.
         """
@@ -165,10 +165,10 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return Turn(planned_ms, self.next_after(planned_ms, set_ms), misfired)
 
     def check(self, now_ms: int, min_period_ms: int) -> None:
-        """Refuse a rule that never fires, or too often.
+        """Refuse a rule that never fires, or fires too often.
 
         :param min_period_ms: the setting `recurring_min_period`.
-        :raises RuleError: then.
+        :raises RuleError: when it does.
         """
         first = self.first(now_ms)
         if first is None:
@@ -203,9 +203,9 @@ def make_rule(
     end: str | None = None,
     count: str | int | None = None,
 ) -> Rule:
-    """A rule of what people write. Times are as in `parse_moment`, and of the rule's zone unless they have their own.
+    """Make a rule of what people write. Times are as in `parse_moment`, in the rule's zone unless they have their own.
 
-    :raises RuleError: for what is none.
+    :raises RuleError: when that is no valid rule.
     """
     if (cron is None) == (every is None):
         raise RuleError(
@@ -230,9 +230,9 @@ def make_rule(
 
 
 def parse_misfire(text: str | None) -> Misfire:
-    """A policy by its name, in whatever case; `SMART` where there is none.
+    """Return a policy by its name, in whatever case; `SMART` where there is no name.
 
-    :raises RuleError: for another.
+    :raises RuleError: for an unknown name.
     """
     name = (text or Misfire.SMART.value).upper().removeprefix("MISFIRE_INSTRUCTION_")
     try:
@@ -305,7 +305,9 @@ def _check_cron(expression: str) -> None:
         raise RuleError(f"cron '{expression}': {error}; {WHAT_CRON_IS}") from None
 
 
-@lru_cache(maxsize=4096)  # thousands that are due together mostly have a few expressions
+@lru_cache(
+    maxsize=4096
+)  # thousands of messages that are due together mostly share a few expressions
 def _next_of_cron(expression: str, zone: tzinfo, after_s: int) -> int | None:
     try:
         find = _next_on_wall if _names_hours(expression) else _next_by_elapsed_time
@@ -316,8 +318,8 @@ def _next_of_cron(expression: str, zone: tzinfo, after_s: int) -> int | None:
 
 
 def _next_on_wall(expression: str, zone: tzinfo, after_s: int) -> int | None:
-    """By the clock on the wall: what comes twice fires the first time, what is left out fires when the clock is past
-    it."""
+    """Find the next time by the clock on the wall. A time that comes twice fires the first time; one that is left out
+    fires when the clock is past it."""
     after = datetime.fromtimestamp(after_s, zone)
     for moment in CronSim(expression, after.replace(tzinfo=None)):
         found_s = int(_on_wall(moment, zone).timestamp())
@@ -327,10 +329,10 @@ def _next_on_wall(expression: str, zone: tzinfo, after_s: int) -> int | None:
 
 
 def _next_by_elapsed_time(expression: str, zone: tzinfo, after_s: int) -> int | None:
-    """In the hour that comes twice it fires twice, in the one that is left out not at all."""
+    """Find the next time by elapsed time. An hour that comes twice fires twice, one that is left out not at all."""
     begin_s = after_s + 1
     while True:
-        # Up to the next change of the zone's clocks they are ahead of UTC by the same.
+        # Until the zone's next change, its clocks keep the same distance from UTC.
         offset = _offset(zone, begin_s)
         before = _EPOCH + timedelta(seconds=begin_s - 1) + offset
         moment = next(CronSim(expression, before), None)
@@ -340,12 +342,14 @@ def _next_by_elapsed_time(expression: str, zone: tzinfo, after_s: int) -> int | 
         changed_s = _first_change(zone, begin_s, found_s)
         if changed_s is None:
             return found_s
-        is_soon = changed_s - begin_s < _TWO_DAYS_S  # what clocks have shown by then may come again
+        is_soon = (
+            changed_s - begin_s < _TWO_DAYS_S
+        )  # times that clocks have shown by then may come again
         begin_s = changed_s if is_soon else max(changed_s, found_s - _TWO_DAYS_S)
 
 
 def _first_change(zone: tzinfo, begin_s: int, end_s: int) -> int | None:
-    """The first second behind `begin_s`, and not behind `end_s`, of which the zone's clocks are changed."""
+    """Return the first second behind `begin_s`, and not behind `end_s`, from which on the zone's clocks are changed."""
     offset = _offset(zone, begin_s)
     if zone is UTC:
         return None
@@ -363,9 +367,9 @@ def _offset(zone: tzinfo, epoch_s: int) -> timedelta:
 
 
 def _on_wall(moment: datetime, zone: tzinfo) -> datetime:
-    """When clocks first show a time, or where they leave it out, the first minute after that."""
+    """Return when clocks first show a time, or where they leave it out, the first minute after it."""
     on_wall = moment.replace(tzinfo=zone)
-    # The same zone on both sides, so what is compared is what clocks show.
+    # Both sides have the same zone, so Python compares what clocks show.
     while on_wall != on_wall.astimezone(UTC).astimezone(zone):
         moment = moment.replace(second=0) + _MINUTE
         on_wall = moment.replace(tzinfo=zone)
@@ -373,7 +377,7 @@ def _on_wall(moment: datetime, zone: tzinfo) -> datetime:
 
 
 def _names_hours(expression: str) -> bool:
-    """Whether neither the minute nor the hour begins with a star: then Debian's cron takes it for a job at certain
+    """Whether neither the minute nor the hour begins with a star: Debian's cron then treats the job as one for certain
     times of day."""
     minute, hour = expression.split()[-5:-3]
     return not minute.startswith("*") and not hour.startswith("*")

@@ -1,7 +1,7 @@
-"""Recurring messages, for whoever asks: set, listed, paused, resumed, deleted, and fired.
+"""Recurring messages, for any caller: set, listed, paused, resumed, deleted, and fired.
 
-Handlers of the remoting protocol, properties of sends and the HTTP API bring the same orders here. Changes join the
-store's batch: an answer may leave once the batch is committed. What cannot be done raises `RequestError`.
+Handlers of the remoting protocol, properties of sends and the HTTP API all use this module. Changes join the store's
+batch: an answer may leave once the batch is committed. What cannot be done raises `RequestError`.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ MAX_CURSOR = MAX_PREFIXED_NAME + 1 + MAX_NAME
 """Longest cursor of a page, in bytes: a topic and a name."""
 
 MAX_STEP_BYTES = 8 << 20
-"""A step of firing ends once the messages that it fired have more than this together."""
+"""A step of firing ends once its messages have more bytes than this together."""
 
 ROOM_SECONDS = 1
-"""How long nothing fires, while the disk is full, until it is looked at again."""
+"""Seconds that nothing fires while the disk is full, until it is checked again."""
 
 
 class RecurringMessages:
-    """Everything that recurs. It is what `Firing` calls `Recurrences`."""
+    """All recurring messages. `Firing` uses this class as its `Recurrences`."""
 
     log = Logger()
 
@@ -92,17 +92,17 @@ class RecurringMessages:
         self._audit = audit
         self.configure(config)
         self.next_due_ms: int | None
-        """When the first of them is due, or was until it was paused or deleted."""
+        """When the first recurring message is due, or was until it was paused or deleted."""
         self.reload()
 
     def configure(self, config: Config) -> None:
-        """Set and fire by these settings."""
+        """Use these settings to set and fire recurring messages."""
         self._most = config.recurring_max
         self._min_period_ms = config.recurring_min_period_ms
         self._threshold_ms = config.recurring_misfire_threshold_ms
         self._max_body = config.max_message_size
 
-    # -- what is asked for
+    # -- changes
 
     def put(
         self,
@@ -113,14 +113,14 @@ class RecurringMessages:
         *,
         any_queue: bool = False,
     ) -> RecurringChange:
-        """Have a message recur, in place of the topic's recurring message of that name, if there is one.
+        """Set a recurring message. It replaces the topic's recurring message of that name, if there is one.
 
-        With the same rule as before only the message and the policy are new: its times and its count go on, and a
-        paused one stays paused, so that a program may set it whenever it starts.
+        Where the rule is the same as before, only the message and the policy change. Its times and its count go on, and
+        a paused one stays paused, so a program may set its recurring messages at each start.
 
-        :param message: the template; its times count for nothing.
-        :param now_ms: the time by which the order was read.
-        :param any_queue: whether its sender named no queue: what was there before keeps its own.
+        :param message: the template; its times are ignored.
+        :param now_ms: the time by which the order was parsed.
+        :param any_queue: whether the sender named no queue: then a recurring message that was there keeps its own.
         :returns: "set", "replaced", or "updated" where the rule was the same.
         """
         name, rule, misfire = order
@@ -164,9 +164,9 @@ class RecurringMessages:
         return RecurringChange(outcome, describe(new, definition))
 
     def _check_template(self, topic: Topic, message: NewMessage, properties: str) -> None:
-        """Refuse a message that cannot recur, or could not be taken in whenever it does.
+        """Refuse a message that cannot recur, or that could not be accepted when it recurs.
 
-        :param properties: those that it is stored with.
+        :param properties: the properties that it is stored with.
         """
         if topic.is_retry:
             raise illegal(f"a message of {topic.name} cannot recur: send it to a topic of your own")
@@ -181,7 +181,7 @@ class RecurringMessages:
         self._intake.check_planned(topic, message)
 
     def pause(self, topic: str, name: str) -> RecurringChange:
-        """Let it rest. :returns: "paused" or "already paused"."""
+        """Pause a recurring message. :returns: "paused" or "already paused"."""
         one, definition = self._current(topic, name)
         if not one.paused:
             plan_recurring(self._store, *one[:4], paused=True)
@@ -190,7 +190,7 @@ class RecurringMessages:
         return RecurringChange(outcome, describe(one._replace(paused=True), definition))
 
     def resume(self, topic: str, name: str) -> RecurringChange:
-        """Let it fire again. What it missed meanwhile is up to its misfire policy.
+        """Resume a recurring message. Its misfire policy decides about the times that it missed meanwhile.
 
         :returns: "resumed" or "already active".
         """
@@ -204,14 +204,14 @@ class RecurringMessages:
         return RecurringChange(outcome, describe(one, definition))
 
     def delete(self, topic: str, name: str) -> RecurringChange:
-        """Forget it; what has fired stays where it is. :returns: "deleted"."""
+        """Delete a recurring message; messages that have fired stay. :returns: "deleted"."""
         one, definition = self._current(topic, name)
         delete_recurring(self._store, one.topic, one.name)
         self._audit.note("recurring deleted", topic=topic, name=name)
         return RecurringChange("deleted", describe(one, definition))
 
     def forget_topic(self, topic: str) -> None:
-        """Forget what recurs in a topic."""
+        """Delete the recurring messages of a topic."""
         if _can_be_a_topic(topic):
             delete_recurring_of(self._store, topic.encode())
 
@@ -222,16 +222,16 @@ class RecurringMessages:
             raise illegal(f"{order!r} is no order; write pause, resume or delete")
         return orders[order](topic, name)
 
-    # -- what is told
+    # -- reads
 
     def page(
         self, may: May, topic: str = "", *, cursor: str = "", limit: int = 100, full: bool = False
     ) -> RecurringList:
-        """A page of what recurs and may be read, by topic and name.
+        """Return a page of the recurring messages that the caller may read, by topic and name.
 
         :param topic: where not empty, only this topic's.
-        :param cursor: of the page before.
-        :param full: with bodies and properties.
+        :param cursor: the cursor of the page before.
+        :param full: whether to return bodies and properties too.
         """
         try:
             behind = bytes.fromhex(cursor)
@@ -252,11 +252,11 @@ class RecurringMessages:
         return RecurringList(found, page.cursor.hex() if page.cursor is not None else None)
 
     def get(self, topic: str, name: str) -> RecurringMessage:
-        """One of them, with its body and properties."""
+        """Return a recurring message, with its body and properties."""
         return describe(*self._found(topic, name), full=True)
 
     def next_times(self, topic: str, name: str, count: int) -> RecurringTimes:
-        """When it fires next, at most `count` times; of a paused one, when it would."""
+        """Return when a recurring message fires next, at most `count` times; for a paused one, when it would."""
         one, definition = self._found(topic, name)
         if definition.rule.count is not None:
             count = min(count, definition.rule.count - one.fired)
@@ -275,7 +275,8 @@ class RecurringMessages:
         start: str | None,
         end: str | None,
     ) -> RecurringTimes:
-        """When a rule would fire if it were set now, at most `count` times; see `make_rule` for the others."""
+        """Return when a rule would fire if it were set now, at most `count` times. The other parameters are those of
+        `make_rule`."""
         now_ms = self._clock.now_ms()
         with refusing():
             rule = make_rule(now_ms, cron=cron, every=every, zone=zone, start=start, end=end)
@@ -285,27 +286,28 @@ class RecurringMessages:
             return RecurringTimes(list(times), rule.zone)
 
     def count(self) -> int:
-        """How many there are, paused ones too."""
+        """Return how many recurring messages there are, paused ones included."""
         return count_recurring(self._store)
 
     def _found(self, topic: str, name: str) -> tuple[Recurring, Definition]:
-        """One as it was committed last."""
+        """Return a recurring message as of the last commit."""
         _check_place(topic, name)
         return _readable(find_recurring(self._store, topic.encode(), name.encode()), topic, name)
 
     def _current(self, topic: str, name: str) -> tuple[Recurring, Definition]:
-        """One that is going to be changed."""
+        """Return a recurring message that is to be changed, with the changes of the batch."""
         _check_place(topic, name)
         return _readable(current_recurring(self._store, topic.encode(), name.encode()), topic, name)
 
-    # -- what `Firing` asks for
+    # -- what `Firing` calls
 
     def reload(self) -> None:
-        """Take over what is stored."""
+        """Read again when the first recurring message is due."""
         self.next_due_ms = next_recurring_due(self._store)
 
     def fire_due(self, now_ms: int, limit: int) -> Recurred:
-        """Put what is due at `now_ms` into its queues, and plan the next times; at most `limit` of it."""
+        """Put occurrences that are due at `now_ms` into their queues, and plan the next times. Handle at most `limit`
+        recurring messages."""
         if self._intake.disk_full:
             self.next_due_ms = now_ms + ROOM_SECONDS * 1000
             return Recurred(0, 0, more=False)
@@ -313,7 +315,7 @@ class RecurringMessages:
         while handled < limit and size < MAX_STEP_BYTES:
             due = due_recurring(self._store, now_ms, limit - handled, MAX_STEP_BYTES - size)
             if not due:
-                # Whatever is still planned for before is damaged.
+                # Rows that are still planned for an earlier time are damaged.
                 from_ms = now_ms + 1
                 break
             for one in due:
@@ -327,7 +329,8 @@ class RecurringMessages:
         return Recurred(messages, misfired, more)
 
     def _fire(self, one: Recurring, now_ms: int) -> tuple[bool, bool]:
-        """Whether one that is due put a message into its queue, and whether it was too late."""
+        """Fire a recurring message that is due. Return whether a message entered its queue, and whether it was a
+        misfire."""
         definition = definition_of(one)
         topic = self._topics.get(one.topic.decode())
         try:
@@ -367,7 +370,7 @@ class RecurringMessages:
         return turn.planned_ms is not None, turn.misfired
 
     def _rest(self, one: Recurring, error: Exception) -> None:
-        """Pause one that can go on only once it is set anew."""
+        """Pause a recurring message that cannot go on until it is set anew."""
         plan_recurring(self._store, *one[:4], paused=True)
         self.log.error(
             "{recurring} cannot go on and is paused: {error}",
@@ -394,7 +397,7 @@ def _readable(one: Recurring | None, topic: str, name: str) -> tuple[Recurring, 
 
 
 def _can_be_a_topic(name: str) -> bool:
-    """Whether the store can be asked about it at all: it cannot about a key that is too long."""
+    """Whether the store can look up the name: it cannot if the name is too long for a key."""
     return len(name.encode()) <= MAX_PREFIXED_NAME and "\0" not in name
 
 

@@ -1,6 +1,6 @@
-"""Messages that have not fired are given another time, for whoever asks.
+"""Reschedules messages that have not fired, for any caller.
 
-As in `gateway.pending`, handlers of the remoting protocol and the HTTP API bring the same questions here. Changes join
+As with `gateway.pending`, both the handlers of the remoting protocol and the HTTP API use this module. Changes join
 the store's batch: an answer may leave once the batch is committed.
 """
 
@@ -30,15 +30,15 @@ from storage import (
 
 
 class NewTime(NamedTuple):
-    """When a message is to fire from now on, all in ms: at an instant since 1970, so long from now, or so much later
-    than its time until now (earlier, if negative). Exactly one is given."""
+    """When a message is to fire from now on, in ms: `due_ms` since 1970, `delay_ms` from now, or `shift_ms` later than
+    its due time so far (earlier, if negative). Exactly one is given."""
 
     due_ms: int | None = None
     delay_ms: int | None = None
     shift_ms: int | None = None
 
     def check(self) -> None:
-        """:raises RequestError: unless it is exactly one, and an instant is not one in seconds."""
+        """:raises RequestError: unless exactly one is given, or when `due_ms` is in seconds."""
         if self.count(None) != 2:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
@@ -51,7 +51,7 @@ class NewTime(NamedTuple):
             )
 
     def of(self, due_ms: int, now_ms: int) -> int:
-        """The new time of a message, epoch ms; one that has passed is now."""
+        """Return a message's new due time, epoch ms. A time that has passed becomes now."""
         if self.due_ms is not None:
             new_ms = self.due_ms
         elif self.delay_ms is not None:
@@ -62,7 +62,7 @@ class NewTime(NamedTuple):
 
 
 class Rescheduling:
-    """Gives pending messages another time. Whatever cannot be done raises `RequestError`."""
+    """Reschedules pending messages. What cannot be done raises `RequestError`."""
 
     def __init__(self, broker: Broker, pending: PendingMessages) -> None:
         self._broker = broker
@@ -71,23 +71,23 @@ class Rescheduling:
         self._noted_ms = 0
 
     def begin(self) -> int:
-        """Begin a change of several steps: what `has_moved` is to be asked with. It is later than the time that any
-        move so far was noted with, also while the clock stands still."""
+        """Begin a change of several steps, and return the time to call `has_moved` with. It is later than the time
+        noted for any move so far, even while the clock stands still."""
         self._noted_ms = max(self._broker.clock.stored_ms(), self._noted_ms + 1)
         return self._noted_ms
 
     def has_moved(self, found: Found, begun_ms: int) -> bool:
-        """Whether a message was given another time since a change began. What was noted by a clock that has been set
-        back since lies ahead, and was before."""
+        """Whether a message was rescheduled since a change began. A noted time that lies ahead is from before the clock
+        was set back, and does not count."""
         return begun_ms <= found.rescheduled_ms <= self._stored_ms()
 
     def _stored_ms(self) -> int:
-        """The time to note a move with."""
+        """Return the time to note for a move."""
         self._noted_ms = max(self._broker.clock.stored_ms(), self._noted_ms)
         return self._noted_ms
 
     def by_handle(self, text: str, to: NewTime, may: May) -> list[RescheduleOutcome]:
-        """Move what a send's answer gave this handle for; the handle goes on to name it."""
+        """Move the message whose send was answered with this recall handle. The handle stays valid."""
         handle = self._pending.read_handle(text)
         check_may_send(may, handle.topic)
         return self._move_places({Place(handle.message_id, handle.topic)}, to)
@@ -101,23 +101,23 @@ class Rescheduling:
         return self._move_places(places, to) or [_unknown(message_id, topic)]
 
     def by_key(self, topic: str, key: str, to: NewTime, may: May) -> list[RescheduleOutcome]:
-        """Move a topic's messages with a key, as many as one abort by key takes on, those that are pending first."""
+        """Move a topic's messages with a key, as many as one abort by key takes on, pending ones first."""
         places = self._pending.places_with_key(topic, key, may)
         return self._move_places(places, to) or [_unknown("", topic)]
 
     def _move_places(self, places: set[Place], to: NewTime) -> list[RescheduleOutcome]:
         for place in places:
             self._pending.check_number(place.message_id)
-            # All that may be moved: a search for an id ends earlier.
+            # Check all that may be moved: `find` returns only some of very many.
             self._check(all_with_id(self._store, place.message_id.encode()), to)
         return [
             _outcome(place, result) for place in sorted(places) for result in self.move(place, to)
         ]
 
     def move(self, place: Place, to: NewTime) -> list[RescheduleResult]:
-        """Move the messages of a topic with a client's id, whoever asks; each move is noted in the audit log.
+        """Move a topic's messages with a client's id, without checking permissions. Note each move in the audit log.
 
-        The caller has checked that the new time is not too far.
+        The caller has checked that the new time is not too far ahead.
         """
         self.check_enabled()
         self._pending.check_number(place.message_id)
@@ -136,7 +136,7 @@ class Rescheduling:
         return results
 
     def move_found(self, found: list[Found], to: NewTime) -> int:
-        """Move these messages, those of them that are still pending; how many these were.
+        """Move those of these messages that are still pending. Return how many these were.
 
         :raises RequestError: when one of them would fire too far ahead; then none is moved.
         """
@@ -169,7 +169,8 @@ class Rescheduling:
         return True
 
     def check_enabled(self) -> None:
-        """Refuse unless messages may be taken back: who moves one to the year after next does no less."""
+        """Refuse unless the setting `recall_enabled` lets messages be taken back: moving a message by years does the
+        same."""
         if not self._broker.config.recall_enabled:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
@@ -177,7 +178,7 @@ class Rescheduling:
             )
 
     def _check(self, found: Iterable[Found], to: NewTime) -> None:
-        """Hold the new times against the longest delay of the topic, as sends are."""
+        """Check the new times against the topic's longest delay, as for sends."""
         to.check()
         now_ms = self._broker.clock.now_ms()
         for one in found:

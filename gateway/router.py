@@ -1,4 +1,4 @@
-"""Brings each request to its handler, and every error to an answer."""
+"""Calls the handler of each request, and turns every error into an answer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from storage import RestartNeededError, StorageError, StorageFullError, as_told
 
 
 class RequestError(Exception):
-    """A request that is answered with an error; the connection goes on.
+    """An error that is the answer to a request; the connection stays open.
 
     :param code: a `ResponseCode`.
-    :param remark: what a client's developer reads.
-    :param ext: what a client's program reads.
+    :param remark: text for the client's developer.
+    :param ext: fields for the client's program.
     """
 
     def __init__(self, code: int, remark: str, ext: Mapping[str, str] | None = None) -> None:
@@ -33,25 +33,26 @@ class RequestError(Exception):
 
 
 class NotFoundError(RequestError):
-    """One about something that there is not, where the protocol's code says only that it cannot be carried out."""
+    """Something does not exist, where the protocol's code says only that the request cannot be carried out."""
 
 
 class TooMuchError(RequestError):
-    """One about what there is too much of now, where the protocol's code says only that it cannot be carried out."""
+    """There is too much of something now, where the protocol's code says only that the request cannot be carried
+    out."""
 
 
 def not_available(error: StorageError) -> RequestError:
-    """What a request is answered with that the store cannot carry out."""
+    """Return the answer to a request that the store cannot carry out."""
     is_full = isinstance(error, StorageFullError)
     code = ResponseCode.SERVICE_NOT_AVAILABLE if is_full else ResponseCode.SYSTEM_ERROR
     return RequestError(code, f"service not available now: {error}")
 
 
 def overloaded(setting: str, limit: int) -> RequestError:
-    """The error for what would pass a limit, as upstream words it where a queue of requests is full
+    """Return the error for a request beyond a limit, worded as upstream's for a full queue of requests
     (NettyRemotingAbstract): clients slow down and try again.
 
-    :param setting: the limit's name.
+    :param setting: name of the limit.
     """
     return RequestError(
         ResponseCode.SYSTEM_BUSY,
@@ -60,7 +61,7 @@ def overloaded(setting: str, limit: int) -> RequestError:
 
 
 class Peer(Protocol):
-    """The connection a request came by, as far as handlers know it."""
+    """The connection that a request came by, as handlers see it."""
 
     host: bytes
     """Address of the peer as a message's bornHost has it: IPv4 and port, 8 bytes."""
@@ -68,18 +69,18 @@ class Peer(Protocol):
     """The same as `1.2.3.4:5678`."""
     open: bool
     congested: bool
-    """The client does not read what was sent to it; what is sent now only piles up."""
+    """Whether the client does not read what was sent to it; further frames would only pile up."""
 
     def send(self, frame: bytes) -> None:
-        """Queue a whole frame to be written; nothing happens once the connection is lost."""
+        """Queue a whole frame to be written; do nothing once the connection is lost."""
 
 
 class Caller(Protocol):
-    """Whose request it is, as far as handlers know it."""
+    """The user who sent a request, as handlers see them."""
 
     @property
     def name(self) -> str:
-        """The user."""
+        """The user's name."""
 
     @property
     def is_super(self) -> bool:
@@ -90,10 +91,10 @@ class Caller(Protocol):
 
 
 class Call:
-    """One request, to be answered exactly once, now or later. A oneway request swallows its answer.
+    """One request, to be answered exactly once, now or later. The answer to a oneway request is dropped.
 
-    `caller` is None where nobody is asked for a name. `most_bytes` is the largest answer: a client closes the
-    connection over a larger frame, and what asks does not learn why.
+    `caller` is None where nobody has to authenticate. `most_bytes` is the size of the largest answer: a client closes
+    the connection when a frame is larger, and the code that sent the request does not learn why.
     """
 
     __slots__ = ("caller", "command", "fields", "most_bytes", "peer")
@@ -113,7 +114,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The user that asks; empty where nobody is asked for a name."""
+        """The name of the user who sent the request; empty where nobody has to authenticate."""
         return self.caller.name if self.caller is not None else ""
 
     @property
@@ -123,11 +124,11 @@ class Call:
 
     @property
     def request(self) -> str:
-        """By what the request is known in logs: the address, and the number that its sender gave it."""
+        """The request's name in logs: the sender's address, and the number that the sender gave it."""
         return f"{self.peer.address}#{self.command.opaque}"
 
     def send(self, frame: bytes) -> None:
-        """Answer with a frame made beforehand."""
+        """Answer with a frame that was encoded before."""
         if not self.command.is_oneway:
             self.peer.send(frame)
 
@@ -141,14 +142,14 @@ class Call:
     ) -> None:
         """Answer with a code, fields, a remark and a body.
 
-        :raises RequestError: when that is more than a client takes.
+        :raises RequestError: when the answer is larger than clients accept.
         """
         frame = self.encode(ext, body, code=code, remark=remark)
         self.check_size(len(frame))
         self.send(frame)
 
     def check_size(self, size: int) -> None:
-        """:raises RequestError: when an answer of so many bytes is more than a client takes."""
+        """:raises RequestError: when an answer of so many bytes is larger than clients accept."""
         if size > self.most_bytes:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -164,7 +165,7 @@ class Call:
         code: int = ResponseCode.SUCCESS,
         remark: str | None = None,
     ) -> bytes:
-        """The frame that `answer` would send, for sending it later."""
+        """Return the frame that `answer` would send, to be sent later."""
         return encode_response(self.command.opaque, code, ext=ext, remark=remark, body=body)
 
     def fail(self, code: int, remark: str) -> None:
@@ -173,14 +174,14 @@ class Call:
 
 
 def answer_failure(call: Call, error: Exception, log: Logger) -> None:
-    """Answer a request that was not carried out, while the error is handled that kept it from that; log what its sender
-    has nothing to do with."""
+    """Answer a request that failed. Log an error that is not the sender's fault. To be called while the error is
+    handled."""
     code, peer = call.command.code, call.peer.address
     error = as_told(error)
     if isinstance(error, RequestError):
         call.answer(error.ext, code=error.code, remark=error.remark)
     elif isinstance(error, StorageError):
-        # Where a restart is needed, the gateway is about to end, and has said why.
+        # An error that takes a restart is logged already, and the gateway is about to end.
         if not isinstance(error, RestartNeededError):
             text = "request {code} from {peer} failed: {error}"
             log.error(text, code=code, peer=peer, error=str(error))
@@ -192,37 +193,37 @@ def answer_failure(call: Call, error: Exception, log: Logger) -> None:
 
 
 Handler = Callable[[Call], None]
-"""What answers one request code; the call has the fields that `FIELDS_OF_REQUESTS` tells, if any."""
+"""Answers one request code. The call has the fields that `FIELDS_OF_REQUESTS` names, if any."""
 
 
 class Gate(Protocol):
-    """What requests must pass before their handlers. Both methods raise RequestError."""
+    """Checks requests before their handlers. Both methods raise RequestError."""
 
     def authenticate(self, call: Call) -> None:
-        """Set whose request it is; its fields are not read yet."""
+        """Set the caller of a request; the request's fields are not read yet."""
 
     def authorize(self, call: Call) -> None:
-        """Hold the request against what its sender may do."""
+        """Check that the caller may do what the request asks for."""
 
 
 class Witness(Protocol):
-    """Told of each request whose it is, and when it was carried out."""
+    """Follows the requests: who sent each, and whether it was carried out."""
 
     def begin(self, actor: Call) -> None:
-        """What is done from now on is this request's doing."""
+        """Attribute what is done from now on to this request."""
 
     def handled(self, call: Call) -> None:
-        """The request was carried out: its handler raised nothing."""
+        """Note that a request was carried out: its handler raised nothing."""
 
     def end(self) -> None:
-        """What is done from now on is nobody's doing."""
+        """Attribute what is done from now on to nobody."""
 
 
 class Router:
     """Dispatches commands by the table of `routes`.
 
-    :param witness: is told of each request that has a handler.
-    :param gate: what they must pass; None lets everybody do everything.
+    :param witness: follows each request that has a handler and passes the gate.
+    :param gate: checks the requests; None lets everybody do everything.
     """
 
     log = Logger()
@@ -240,12 +241,12 @@ class Router:
         self._most_bytes = FRAME_LIMIT
 
     def configure(self, config: Config) -> None:
-        """Log, and answer, by these settings: clients that send larger frames take larger ones too."""
+        """Log by these settings, and limit answers: clients that send larger frames accept larger ones too."""
         self.tells = config.log_level == "debug"
         self._most_bytes = max(FRAME_LIMIT, config.max_frame_size)
 
     def dispatch(self, command: Command, peer: Peer) -> None:
-        """Handle one request. Whatever goes wrong harms only this request."""
+        """Handle one request. An error harms only this request."""
         route = self._table.get(command.code)
         call = Call(command, None, peer, self._most_bytes)
         if route is None:

@@ -1,4 +1,4 @@
-"""THE TABLE: request code -> its handler. What stands here is supported; nothing else is.
+"""THE TABLE: request code -> its handler. A request code that is not in it is not supported.
 
 `FIELDS_OF_REQUESTS` in `gateway.wire.headers` has the fields that a handler is called with.
 """
@@ -36,7 +36,7 @@ from gateway.wire.codes import RequestCode as Code
 
 
 class Handlers(NamedTuple):
-    """One of each kind."""
+    """One handler object of each kind."""
 
     routing: Routing
     clients: ClientRequests
@@ -64,7 +64,7 @@ class Handlers(NamedTuple):
 
 
 def routes(to: Handlers) -> Mapping[int, Handler]:
-    """The router's table for these handlers."""
+    """Return the router's table for these handlers."""
     return {
         # name server
         Code.GET_ROUTEINFO_BY_TOPIC: to.routing.route,

@@ -1,4 +1,4 @@
-"""Composition: builds the gateway from its parts, starts and stops it. The only file that knows everyone."""
+"""Composition: builds the gateway from its parts, starts and stops it. The only file that knows every part."""
 
 from __future__ import annotations
 
@@ -110,19 +110,19 @@ from recording.writer import Counts
 from storage import INBOX_SIZE, DataFolderError, StorageError, Store, newest_stored_ms
 
 MOST_PORTS_TRIED = 10
-"""Free ports that are tried, where any will do, until one has a VIP channel that is free too."""
+"""Free ports to try, where the system may choose the port, until the port of the VIP channel is free too."""
 
 LONGEST_GOODBYE = 3.0
 """Seconds that a stopping gateway waits for clients to take their last answers."""
 
 LAST_VERSION_WITHOUT_GO_AWAY = 475
-"""MQVersion V5_3_1: later clients understand a broker that sends them away (NettyRemotingAbstract)."""
+"""MQVersion V5_3_1: newer clients understand GO_AWAY, by which a broker sends them away (NettyRemotingAbstract)."""
 
 LEADER_LOOK_SECONDS = 1.0
-"""How often one of several workers looks whether the process that started it is still there, and is heard by it."""
+"""Seconds between a worker's checks that its leader is still there. With each it writes a sign of life."""
 
 GC_THRESHOLD = 50_000
-"""Objects between two runs of the cycle collector: the hot path makes none that need it, and a run is a pause."""
+"""Objects between two runs of the cycle collector. The hot path makes none that need it, and each run is a pause."""
 
 
 class Gateway:
@@ -148,7 +148,7 @@ class Gateway:
         self._ports: list[Any] = []
         self._stopping = False
         self.trouble: str | None = None
-        """Why it stops by itself, in a line that says what to do."""
+        """Why the gateway stops by itself, in a line that says what to do."""
         self.port = 0
         self.http_port = 0
 
@@ -194,9 +194,9 @@ class Gateway:
         self._start_http(users, token)
 
     def _users(self, store: Store, initial: UserInfo | None) -> Users:
-        """Those who may ask, with the first one that the settings name.
+        """Return the users. Create the first one if the settings name it and it does not exist.
 
-        :raises SettingsError: when that one cannot be made, or there is nobody.
+        :raises SettingsError: when it cannot be created, or authentication is on and there is no user.
         """
         users = Users(store)
         if initial is not None and users.get(initial.username or "") is None:
@@ -211,7 +211,7 @@ class Gateway:
         return users
 
     def _listen(self) -> None:
-        """Listen, and on the VIP channel too. The advertised address may depend on the port that is really bound."""
+        """Listen, on the VIP channel too. The advertised address may depend on the port that is really bound."""
         host, asked_port = self.config.listen
         try:
             self._ports.append(self._listen_at(host, asked_port))
@@ -223,7 +223,7 @@ class Gateway:
         self.advertised = self.config.advertised(self.port)
 
     def _listen_on_vip_channel(self, host: str, asked_port: int) -> None:
-        """Where any port will do, it is exchanged for another one as long as that of its VIP channel is taken."""
+        """Listen on the VIP channel. Where any port will do, exchange it for another while its VIP port is taken."""
         for _ in range(MOST_PORTS_TRIED if asked_port == 0 else 1):
             vip_port = self._ports[0].getHost().port - VIP_CHANNEL_DISTANCE
             try:
@@ -247,7 +247,7 @@ class Gateway:
         return self._reactor.listenTCP(port, self.factory, backlog=BACKLOG, interface=host)
 
     def _start_http(self, users: Users, token: str | None) -> None:
-        """Answer those who run the gateway, if they asked for it."""
+        """Serve HTTP (metrics, health, API), if the settings ask for it."""
         config = self.config
         address = config.http
         if address is None:
@@ -278,11 +278,11 @@ class Gateway:
 
     @property
     def recorded(self) -> Counts:
-        """What was recorded of the traffic."""
+        """Counts of the traffic that the tap recorded."""
         return self._tapping.counts
 
     def not_ready(self) -> list[str]:
-        """Why no traffic should come to this gateway."""
+        """Return the reasons why no traffic should come to this gateway; none when it is ready."""
         reasons = {
             "stopping": self._stopping,
             "the last batch could not be stored": self.broker.committer.failing,
@@ -412,8 +412,9 @@ class Gateway:
             committer.change()
 
     def stop(self) -> Deferred[None]:
-        """Finish what is under way: what was accepted is committed and answered, waiting pulls are answered, and what
-        still arrives is told to go elsewhere. Fires when all clients have their answers and the folder is closed."""
+        """Finish what is under way: commit and answer accepted requests, answer waiting pulls, and answer requests that
+        still arrive with GO_AWAY. Fires when the clients have their answers, at the latest after `LONGEST_GOODBYE`,
+        and the folder is closed."""
         self._stopping = True
         for port in self._ports:
             port.stopListening()
@@ -429,7 +430,7 @@ class Gateway:
         return gone
 
     def _give_up(self, reason: str) -> None:
-        """Stop by itself, to be started again: every request would be refused."""
+        """Stop the gateway so that it is started again; as it is, it would refuse every request."""
         if self.trouble is None:
             self.trouble = f"{reason}; everything that was acknowledged is there when the gateway is started again"
             self.log.critical("the gateway ends: {trouble}", trouble=self.trouble)
@@ -456,7 +457,7 @@ class Gateway:
             connection.send(encode_response(command.opaque, ResponseCode.GO_AWAY, remark=remark))
 
     def _settle(self) -> None:
-        """A request may have changed more than what its answer waits for, such as made a group by naming it."""
+        """Commit changes that no answer waits for, such as a group that a request created by naming it."""
         if self._store.has_changes:
             self.broker.committer.change()
 
@@ -466,20 +467,20 @@ class Gateway:
 
 
 def run(config: Config) -> int:
-    """Serve until told to stop; the process's exit status."""
+    """Serve until stopped, and return the process's exit status."""
     return exit_status(partial(_serve, config))
 
 
 def _serve(config: Config) -> None:
     check_folder_of_one(config)
     reactor, logs = begin(config)
-    # Workers share the memory, as they share the messages: each holds those of the same time as one alone would.
+    # Workers share the memory as they share the messages: each inbox covers the same time as a lone gateway's would.
     workers = int(os.environ.get(WORKERS_VARIABLE, "1"))
     shared = SharedAddress.of(os.environ)
     gateway = Gateway(config, reactor, logs=logs, inbox_size=INBOX_SIZE // workers, shared=shared)
     allow_open_files(config)
     gateway.start()
-    # Before anybody is told that it serves; SIGHUP is of a terminal that is closed.
+    # Set up before the gateway announces that it serves. A terminal that is closed sends SIGHUP.
     stop_on_signals(reactor, signal.SIGHUP)
     gc.collect()
     gc.freeze()
@@ -504,14 +505,14 @@ def _serve(config: Config) -> None:
 
 
 def _follow(reactor: Any, leader: int, not_ready: Callable[[], list[str]]) -> None:
-    """Stop when the process that started this one is gone, however it went; until then have it hear, by standard
-    output, that the reactor goes round, and whether traffic should come."""
+    """Stop when the leader's process is gone, however it ended. Until then write a byte to standard output every
+    `LEADER_LOOK_SECONDS`: it shows that the reactor runs, and whether traffic should come."""
     output = sys.stdout.fileno()
     os.set_blocking(output, False)
 
     def look() -> None:
         if os.getppid() == leader:
-            # One that has not read for long need not hear it more often.
+            # The pipe may be full: a leader that has not read for long needs no further byte.
             with suppress(OSError):
                 os.write(output, NOT_READY if not_ready() else READY)
             reactor.callLater(LEADER_LOOK_SECONDS, look)

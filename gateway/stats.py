@@ -1,7 +1,7 @@
 """Counts of what goes in and out, and their rates over the last minute, hour and day.
 
 The hot path only adds to counters that it has at hand anyway: a queue counts what is put into it, and a group's
-counter adds up whole pulls. Everything else is worked out from samples that are taken every ten seconds.
+counter adds up whole pulls. Everything else is computed from samples that are taken every ten seconds.
 (BrokerStatsManager, StatsItem, StoreStatsService, BrokerStats)
 """
 
@@ -18,43 +18,44 @@ from typing import Final, NamedTuple
 from storage import Store
 
 SAMPLE_SECONDS = 10.0
-"""How often `sample` is to be called."""
+"""Seconds between two samples."""
 
 SAMPLED_AT_ONCE = 250
-"""Topics, and topics with groups, whose counters are noted in one turn, 0.3 ms of work, or 4 where each of their
-histories lets go of rows."""
+"""Topics, and pairs of topic and group, whose counters are noted in one turn: 0.3 ms of work, or 4 ms where each of
+their histories drops rows."""
 
 SAMPLES_TO_HOURLY = 60
 SAMPLES_TO_DAILY = 360
-"""A sample in ten minutes serves the hour, one in an hour the day."""
+"""Every 60th sample (ten minutes) serves the hour, every 360th (an hour) the day."""
 
 MINUTE_SAMPLES, HOUR_SAMPLES, DAY_SAMPLES = 7, 7, 25
-"""Samples that span each of the three: one more than their steps."""
+"""Samples that span the minute, hour and day: one more than their steps."""
 
 MOST_ROWS = 48
-"""Samples that a history has before it lets go of those that serve no span; at most 41 do."""
+"""Rows that a history has before it drops those that serve no span; at most 41 serve one."""
 
 TOPIC_COUNTERS: Final = {"TOPIC_PUT_NUMS": (0, 0), "TOPIC_PUT_SIZE": (1, 0)}
-"""Counters of a topic, with its name as key: which of its counts each has, and which tells in how many steps."""
+"""Counters of a topic, whose name is the key: the counter's index in `_topic_counts`, and the index of the count of its
+steps."""
 
 GROUP_COUNTERS: Final = {
     "GROUP_GET_NUMS": (0, 2),
     "GROUP_GET_SIZE": (1, 2),
     "SNDBCK_PUT_NUMS": (3, 3),
 }
-"""Counters of a group and a topic, with keys `topic@group`: likewise."""
+"""Counters of a group and a topic, with keys `topic@group`: likewise, with indexes in `GroupReads.counts`."""
 
 TOTALS = ("put", "got", "found", "missed", "pulls", "fired")
-"""What is counted of the broker as a whole: messages accepted and handed out, pulls that found some, that found none,
-and both, messages fired."""
+"""Totals of the whole broker: messages accepted, messages handed out, pulls that found messages, pulls that found none,
+all pulls, and messages fired."""
 
 IDLE_MS = 6 * 3_600_000
-"""A group of which nothing was counted in a topic for so long is forgotten there: groups come and go under random
-names. Topics stay."""
+"""Ms after which a topic's group of which nothing was counted is forgotten: groups come and go under random names.
+Topics stay."""
 
 
 class Rate(NamedTuple):
-    """What a counter did in a span: how much, how much a second, and how much a step."""
+    """What a counter added in a span: in total, per second, and per step."""
 
     total: int
     per_second: float
@@ -73,26 +74,26 @@ class Spans(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """When a sample was begun, and when the last counter was noted, in ms."""
+    """When a sample began, and when its last counter was noted, in ms."""
 
     begun: int
     ended: int
 
 
 class Samples:
-    """When those samples were taken with which the last minute, hour and day begin, now or later on."""
+    """Times of the samples with which the last minute, hour and day begin, now or later on."""
 
     def __init__(self, now_ms: int) -> None:
         start = Taken(now_ms, now_ms)
         self._number = 0
         self.next_serves_day = False
-        """Whether the one that is being taken, or is the next, serves the day."""
+        """Whether the sample that is being taken, or else the next one, serves the day."""
         self.minute = deque([start], MINUTE_SAMPLES)
         self.hour = deque([start], HOUR_SAMPLES)
         self.day = deque([start], DAY_SAMPLES)
 
     def add(self, taken: Taken) -> None:
-        """A sample was taken."""
+        """Note that a sample was taken."""
         self._number += 1
         self.minute.append(taken)
         if self._number % SAMPLES_TO_HOURLY == 0:
@@ -103,24 +104,24 @@ class Samples:
 
     @property
     def last(self) -> Taken:
-        """The last one."""
+        """The last sample."""
         return self.minute[-1]
 
     @property
     def before_last(self) -> Taken:
-        """The one before it, with which the last ten seconds begin that are over; the only one at first."""
+        """The sample before the last one, with which the last complete ten seconds begin; the only one at first."""
         return self.minute[max(0, len(self.minute) - 2)]
 
     def all(self) -> set[Taken]:
-        """Each of them once."""
+        """Return each sample once."""
         return {*self.minute, *self.hour, *self.day}
 
 
 class History:
-    """What some counters of one thing had added up when samples were taken. They begin at 0.
+    """What some counters of one thing had added up to at each sample. They begin at 0.
 
-    It is kept as bare numbers, a row for each sample that found one of them moved: when, then the counts. So one that
-    rests has one row. There can be a hundred thousand.
+    It is kept as bare numbers, because there can be a hundred thousand histories. Each sample that finds a counter
+    changed adds a row: the time, then the counts. So counters that rest have one row.
     """
 
     __slots__ = ("_numbers",)
@@ -129,22 +130,22 @@ class History:
         self._numbers = array("q", [begun_ms, *[0] * counters])
 
     def add(self, now_ms: int, counts: list[int], samples: Samples) -> int:
-        """Note a sample.
+        """Note the counts at a sample.
 
-        :returns: for how long the counters have rested, in ms.
+        :returns: for how long no counter has changed, in ms.
         """
         numbers, width = self._numbers, 1 + len(counts)
         if numbers[1 - width :].tolist() != counts:
-            # A copy: an array that grows has room for more, which most never need.
+            # A copy: an array that grows reserves room for more, which most never need.
             numbers = self._numbers = numbers + array("q", [now_ms, *counts])
         rested_ms = now_ms - numbers[-width]
-        # One that rests is looked at as well now and then: it has fewer rows with each hour.
+        # A history that rests is trimmed now and then as well: it needs fewer rows with each hour.
         if len(numbers) > (2 if samples.next_serves_day else MOST_ROWS) * width:
             self._trim(width, samples)
         return rested_ms
 
     def _trim(self, width: int, samples: Samples) -> None:
-        """Let go of the rows with which no span begins, now or later on."""
+        """Drop the rows with which no span begins, now or later on."""
         numbers = self._numbers
         times = numbers[::width]
         kept = {max(0, bisect(times, taken.ended) - 1) for taken in samples.all()}
@@ -153,11 +154,11 @@ class History:
         self._numbers = array("q", chain.from_iterable(rows))
 
     def rate(self, since: Taken, now_ms: int, counts: list[int], counter: int, times: int) -> Rate:
-        """What a counter did since a sample, or in its life where that is shorter.
+        """Return a counter's rate since a sample, or over its life where that is shorter.
 
-        :param counts: what the counters have added up now.
-        :param counter: which of them it is.
-        :param times: the one that counts its steps.
+        :param counts: what the counters add up to now.
+        :param counter: the counter's index among them.
+        :param times: the index of the count of its steps.
         """
         numbers, width = self._numbers, 1 + len(counts)
         row = width * max(0, bisect(numbers[::width], since.ended) - 1)
@@ -172,7 +173,7 @@ class History:
     def rates(
         self, samples: Samples, now_ms: int, counts: list[int], counter: int, times: int
     ) -> Spans:
-        """Likewise, over the three spans."""
+        """Return the counter's rates over the three spans; the parameters are those of `rate`."""
         minute, hour, day = (
             self.rate(span[0], now_ms, counts, counter, times)
             for span in (samples.minute, samples.hour, samples.day)
@@ -181,8 +182,8 @@ class History:
 
 
 class GroupReads:
-    """What a group has been handed of a topic in so many `times`, and what it `sent_back`. `reached` is, by queue, the
-    offset behind the last message."""
+    """What a group was handed of a topic: `messages` and their `size`, in so many `times`, and how many it `sent_back`.
+    `reached` is, by queue, the offset behind the last message."""
 
     __slots__ = ("history", "messages", "reached", "sent_back", "size", "times")
 
@@ -196,7 +197,7 @@ class GroupReads:
 
     @property
     def counts(self) -> list[int]:
-        """What `GROUP_COUNTERS` count."""
+        """The counts that `GROUP_COUNTERS` refers to."""
         return [self.messages, self.size, self.times, self.sent_back]
 
 
@@ -211,9 +212,9 @@ class Statistics:
     """All counters.
 
     :param now_ms: the wall clock, for the days.
-    :param steady_ms: one that is never set, for the rates.
-    :param cluster: the key of the broker's own counters.
-    :param fired: how many messages have fired since the start.
+    :param steady_ms: a clock that is never set, for the rates.
+    :param cluster: the cluster's name, which is the key of the broker's own counters.
+    :param fired: returns how many messages have fired since the start.
     """
 
     def __init__(
@@ -233,7 +234,7 @@ class Statistics:
         self._first_sequence = store.committed_sequence
         self._begun_ms = self._sampling_ms = steady_ms()
         self._samples = Samples(self._begun_ms)
-        # What is still to be noted of the sample that is being taken; None between two samples.
+        # Iterates over what is still to be noted for the sample that is being taken; None between two samples.
         self._unsampled: Iterator[None] | None = None
         self._reads: dict[tuple[str, str], GroupReads] = {}
         self._entered: dict[bytes, History] = {}
@@ -242,7 +243,7 @@ class Statistics:
         self.found = 0
         """Pulls answered with messages."""
         self.missed = 0
-        """Pulls answered without."""
+        """Pulls answered without messages."""
         self._totals = History(self._begun_ms, len(TOTALS))
         self._date = _day_of(self.started_ms)
         self.this_morning = self.yesterday_morning = Day(0, 0)
@@ -255,7 +256,7 @@ class Statistics:
     def handed_out(
         self, topic: str, group: str, queue: int, next_offset: int, count: int, size: int
     ) -> None:
-        """A pull was answered with messages of `size` bytes together."""
+        """Count a pull that was answered with messages of `size` bytes together."""
         reads = self._reads.get((topic, group)) or self._begin_reads(topic, group)
         reads.messages += count
         reads.size += size
@@ -265,26 +266,26 @@ class Statistics:
         self.found += 1
 
     def moved(self, topic: str, group: str, queue: int) -> None:
-        """A group goes on elsewhere: what it was handed before does not count as under way."""
+        """Note that a group goes on at another offset: what it was handed before no longer counts as under way."""
         reads = self._reads.get((topic, group))
         if reads is not None:
             reads.reached.pop(queue, None)
 
     def sent_back(self, topic: str, group: str) -> None:
-        """A consumer sent a message back."""
+        """Count a message that a consumer sent back."""
         reads = self._reads.get((topic, group)) or self._begin_reads(topic, group)
         reads.sent_back += 1
 
     def reached(self, topic: str, group: str, queue: int) -> int:
-        """The offset behind the last message that a group was handed of a queue; 0 when it was handed none."""
+        """Return the offset behind the last message that a group was handed of a queue; 0 when it was handed none."""
         reads = self._reads.get((topic, group))
         return reads.reached.get(queue, 0) if reads is not None else 0
 
     def rates(self, name: str, key: str) -> Spans | None:
-        """The rates of a counter by its upstream name and key; None where nothing was ever counted.
+        """Return the rates of a counter by its upstream name and key; None where nothing was ever counted.
 
-        A topic's counters are of what entered its queues, so a message for later counts when it fires; the broker's
-        are of what was accepted.
+        A topic's counters count what entered its queues, so a message for later counts when it fires. The broker's
+        counters count what was accepted and handed out.
         """
         now_ms = self._steady_ms()
         if name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS"):
@@ -316,8 +317,8 @@ class Statistics:
         return rates.minute.per_second if rates is not None else 0.0
 
     def total_rates(self, total: str) -> tuple[float, float, float]:
-        """How much of a total there was a second in the last ten seconds and the last minute, and since the start. The
-        first two begin with a sample, up to ten seconds before.
+        """Return the rates of a total, per second, over the last ten seconds, over the last minute and since the start.
+        The first two begin with a sample, so they reach up to ten seconds further back.
 
         :param total: one of `TOTALS`.
         """
@@ -330,7 +331,7 @@ class Statistics:
         return ten_seconds, minute, counts[number] / max(1.0, (now_ms - self._begun_ms) / 1000)
 
     def counters(self) -> Iterator[tuple[str, str, int]]:
-        """What was counted since the start: upstream's name of the counter, its key, the count."""
+        """Yield the counters since the start: upstream's name of the counter, its key, the count."""
         for stored_name in self._store.open_topics():
             counts = self._topic_counts(stored_name)
             if counts[0]:
@@ -348,8 +349,8 @@ class Statistics:
         return self._topic_counts(topic.encode())[0]
 
     def sample(self) -> bool:
-        """Take note of counters, as many as can be in one turn of the reactor, and before the first of them of a new
-        day. True while there are more: then it is to be called again, in another turn."""
+        """Note counters, as many as fit in one turn of the reactor. The first sample of a new day also notes the totals
+        with which the day begins. Return True while there are more counters: then call it again in another turn."""
         if self._unsampled is None:
             self._unsampled = self._begin_sample()
         if sum(1 for _ in islice(self._unsampled, SAMPLED_AT_ONCE)) == SAMPLED_AT_ONCE:
@@ -359,8 +360,8 @@ class Statistics:
         return False
 
     def _begin_sample(self) -> Iterator[None]:
-        """Note the totals. Every topic, and every topic with a group, of which something may have been counted until
-        now is noted as the iterator comes to it."""
+        """Note the totals, and return an iterator that notes the rest. Each of its steps notes a topic, or a topic with
+        a group; those of which nothing can have been counted are left out."""
         self._sampling_ms = self._steady_ms()
         self._totals.add(self._sampling_ms, self._total_counts(), self._samples)
         today = _day_of(self._now_ms())
@@ -386,7 +387,7 @@ class Statistics:
                 del self._reads[place]
 
     def forget_topic(self, topic: str) -> None:
-        """Drop what is known of a topic that is deleted. Another of its name counts from 0."""
+        """Drop the counts of a deleted topic. A new topic of the same name counts from 0."""
         for queue in self._store.open_queues(topic.encode()):
             queue.count_anew()
         self.forget_entered(topic)
@@ -394,11 +395,11 @@ class Statistics:
             del self._reads[place]
 
     def forget_entered(self, topic: str) -> None:
-        """Drop what is known of what entered a topic's queues, which the store has let go of."""
+        """Drop the history of a topic's queues that the store has closed."""
         self._entered.pop(topic.encode(), None)
 
     def forget_group(self, group: str) -> None:
-        """Drop what is known of a group that is deleted."""
+        """Drop the counts of a deleted group."""
         for place in [place for place in self._reads if place[1] == group]:
             del self._reads[place]
 
@@ -409,12 +410,12 @@ class Statistics:
     def _topic_history(self, topic: bytes) -> History:
         history = self._entered.get(topic)
         if history is None:
-            # Nothing was counted yet when samples were last taken.
+            # Nothing was counted yet when the last sample was taken.
             history = self._entered[topic] = History(self._samples.last.begun, 2)
         return history
 
     def _topic_counts(self, topic: bytes) -> list[int]:
-        """What `TOPIC_COUNTERS` count."""
+        """Return the counts that `TOPIC_COUNTERS` refers to."""
         count = size = 0
         for queue in self._store.open_queues(topic):
             count += queue.visible - queue.opened
@@ -422,12 +423,12 @@ class Statistics:
         return [count, size]
 
     def _total_counts(self) -> list[int]:
-        """What `TOTALS` count."""
+        """Return the counts of `TOTALS`."""
         pulls = self.found + self.missed
         return [self.put, self.got, self.found, self.missed, pulls, self._fired()]
 
 
 def _day_of(now_ms: int) -> tuple[int, int, int]:
-    """Year, month and day in the machine's own time zone, by which operators count. There the year may be 10000."""
+    """Return year, month and day in the machine's own time zone, by which operators count. The year may be 10000."""
     day = localtime(now_ms / 1000)
     return day.tm_year, day.tm_mon, day.tm_mday

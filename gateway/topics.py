@@ -22,7 +22,7 @@ PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 """Bits of a topic's perm (PermName)."""
 
 CLEARED_AT_ONCE = 500
-"""Messages of a deleted topic that go with it, some 10 ms of work; what is more goes with the next clean-up."""
+"""Messages of a deleted topic that are removed with it, some 10 ms of work. The next clean-up removes the rest."""
 
 DEFAULT_TOPIC = "TBW102"
 """The topic whose route clients ask for before they send to an unknown one; its settings are the template."""
@@ -32,7 +32,7 @@ RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
 SCHEDULE_TOPIC, TIMER_TOPIC = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 CHECKED_OUT_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Where transactions go that are still undecided after the last check."""
+"""Topic of transactions that are still undecided after the last check."""
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 FORBIDDEN_TO_SEND = frozenset(
@@ -46,10 +46,11 @@ FORBIDDEN_TO_SEND = frozenset(
         "OFFSET_MOVED_EVENT",
     }
 )
-"""TopicValidator's list, and the timer topic, which upstream forgot: a send to it halts upstream's timers."""
+"""TopicValidator's list and the timer topic, which upstream leaves out: a send to it halts upstream's timers."""
 
 SYSTEM_GROUPS = ("TOOLS_CONSUMER", "SELF_TEST_C_GROUP")
-"""Groups that tools and clients use unasked; they exist even where groups are not created on first use."""
+"""Groups that tools and clients use without creating them; they exist even where groups are not created on first
+use."""
 
 MAX_NAME = 127
 """Longest topic name (TopicValidator.TOPIC_MAX_LENGTH); retry and dead-letter topics may have 255 bytes."""
@@ -60,13 +61,13 @@ MAX_GROUP_NAME = 120
 """Longest name of a consumer group (TopicValidator.GROUP_MAX_LENGTH)."""
 
 MAX_QUEUES = 10_000
-"""Most queues of a topic. What is told of a topic looks at each of them, 20 us a piece, while everybody waits."""
+"""Most queues of a topic. A request about a topic looks at each of them, 20 us a piece, while everybody waits."""
 
 HANDLE_ROOM = 256
-"""Bytes that the property `POP_CK` may take: the name of a broker, which has 127 at most, and numbers."""
+"""Bytes that the property `POP_CK` may take: a broker's name of at most 127 bytes, and numbers."""
 
 _BEGINS = b"begins\0"
-"""Notes that begin so, and end with a topic's name, have its `begin_of` where that is not 0."""
+"""Prefix of the notes that hold the `begin_of` of a topic's queues where it is not 0. The topic's name follows."""
 
 _BEGINS_KIND = "end of the deleted topic"
 
@@ -79,15 +80,15 @@ _decode_begins = msgspec.json.Decoder(dict[int, int]).decode
 _ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 NOT_FOUND_HELP = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-"""Upstream ends its remarks on unknown topics and groups so; operators search their logs for it."""
+"""The end of upstream's remarks on unknown topics and groups; operators search their logs for it."""
 
 
 class Topic:
-    """A topic's settings, its name as the store has it, and what each send asks of them.
+    """A topic's settings, its name as the store has it, and values that each send needs from the settings.
 
-    `is_retry` is true of a retry topic, and `is_of_group` of that and of a dead-letter topic. There are `queues` queues
-    that can be read or sent to, numbered from 0. A message's properties have `most_properties` bytes at most: what is
-    popped from a retry topic is given its handle with it.
+    `is_retry` is True for a retry topic, and `is_of_group` for a retry or dead-letter topic. `queues` counts the queues
+    that can be read or sent to; they are numbered from 0. `most_properties` is the most bytes that a message's
+    properties may have: in a retry topic they leave room for the handle that a popped message gets.
     """
 
     __slots__ = (
@@ -130,8 +131,8 @@ class Topics:
         read_notes(store, _BEGINS, _BEGINS_KIND, self._take_begins)
 
     def reload(self) -> None:
-        """Take over what is stored. A topic that is only known here would be gone after a restart, and its messages
-        would be taken for those of a deleted one."""
+        """Read again what a refused batch has changed. A topic that is only in memory would be gone after a restart,
+        and its messages would count as those of a deleted topic."""
         self._unstored.restore(self._reload)
 
     def _reload(self, name: str) -> None:
@@ -149,8 +150,8 @@ class Topics:
         )
 
     def _take(self, name: bytes, settings_json: bytes) -> None:
-        """Take over a topic. One whose settings cannot be read would be taken for a deleted one, were it not given
-        others."""
+        """Take over a stored topic. A topic whose settings cannot be read gets other ones, as without any it would
+        count as deleted."""
         try:
             settings = _decode_topic(settings_json)
         except msgspec.DecodeError as error:
@@ -162,7 +163,7 @@ class Topics:
         self._begins[name.decode()] = _decode_begins(value)
 
     def _without_settings(self, name: bytes) -> TopicSettings:
-        """What a topic has whose settings cannot be read: at least the queues that hold messages."""
+        """Return settings for a topic whose own cannot be read, with at least the queues that hold messages."""
         held = min(self._store.count_queues(name), MAX_QUEUES)
         queues = max(self._config.default_topic_queues, held)
         shown = name.decode(errors="backslashreplace")
@@ -182,12 +183,12 @@ class Topics:
             f"{self._config.cluster_name}_REPLY_TOPIC",
         ):
             yield TopicSettings(name, 1, 1, PERM_READ | PERM_WRITE)
-        # Tools find a cluster's or a broker's address by asking for it as for a topic.
+        # Tools find the address of a cluster or a broker by requesting the route of a topic of that name.
         for name, queues in ((self._config.cluster_name, 16), (self._config.broker_name, 1)):
             yield TopicSettings(name, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT)
 
     def configure(self, config: Config) -> None:
-        """Create topics by these settings."""
+        """Use these settings to create topics."""
         self._config = config
 
     def get(self, name: str) -> Topic | None:
@@ -208,15 +209,16 @@ class Topics:
         return topic
 
     def begin_of(self, name: str, queue: int) -> int:
-        """The offset that a queue's first message had or will have: 0, or where the queue of a deleted topic of that
-        name ended."""
+        """Return the offset of a queue's first message, past or future. It is 0, or where the queue of a deleted topic
+        of the same name ended."""
         return self._begins.get(name, {}).get(queue, 0)
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
 
     def kept_since(self, name: str, now_ms: int) -> int | None:
-        """From when on what has fired is kept, epoch ms, of a topic that has a time of its own for it."""
+        """Return the time since which a topic's fired messages are kept, epoch ms; None unless the topic has its own
+        retention."""
         topic = self._topics.get(name)
         if topic is None or topic.limits.retention_ms is None:
             return None
@@ -227,9 +229,9 @@ class Topics:
         return list(self._topics)
 
     def create_on_send(self, name: str, default_topic: str, queues: int) -> Topic:
-        """The topic that a first send creates (TopicConfigManager.createTopicInSendMessageMethod).
+        """Create the topic that a first send names (TopicConfigManager.createTopicInSendMessageMethod).
 
-        :raises RequestError: when topics are not to be created so, or the template does not pass its settings on.
+        :raises RequestError: when sends may not create topics, or the template does not pass its settings on.
         """
         template = self._topics.get(default_topic)
         if (
@@ -246,7 +248,7 @@ class Topics:
         return self.put(TopicSettings(name, queues, queues, template.settings.perm & ~PERM_INHERIT))
 
     def ensure(self, name: str, queues: int = 1) -> Topic:
-        """A topic of the gateway's own making, such as a retry topic; created when it is missing."""
+        """Return a topic that the gateway makes by itself, such as a retry topic; create it when it is missing."""
         topic = self._topics.get(name)
         if topic is None:
             topic = self.put(TopicSettings(name, queues, queues, PERM_READ | PERM_WRITE))
@@ -262,7 +264,7 @@ class Topics:
         return topic
 
     def delete(self, name: str) -> None:
-        """Forget a topic, and end its pause: what waits fires, and is removed with the rest. The change joins the
+        """Delete a topic and end its pause: waiting messages fire, and are removed with the rest. The change joins the
         store's batch."""
         topic = self._topics.get(name)
         if topic is not None:
@@ -276,8 +278,8 @@ class Topics:
             self.changes += 1
 
     def clear(self, name: str) -> None:
-        """See that nothing is left of a deleted topic that another of the same name would show, and note where the
-        queues of that one begin. The change joins the store's batch.
+        """Remove what is left of a deleted topic, so that a new topic of the same name does not show it. Note where the
+        new topic's queues begin. The change joins the store's batch.
 
         :raises RequestError: when more is left than can be removed at once.
         """
@@ -307,7 +309,7 @@ class Groups:
             self._take(name, settings_json)
 
     def reload(self) -> None:
-        """Take over what is stored."""
+        """Read again what a refused batch has changed."""
         self._unstored.restore(self._reload)
 
     def _reload(self, name: str) -> None:
@@ -328,7 +330,7 @@ class Groups:
         self._groups[settings.group_name] = settings
 
     def configure(self, config: Config) -> None:
-        """Create groups by these settings."""
+        """Use these settings to create groups."""
         self._config = config
 
     def __iter__(self) -> Iterator[GroupSettings]:
@@ -350,7 +352,7 @@ class Groups:
         return group
 
     def need(self, name: str) -> GroupSettings:
-        """A group to consume as; created likewise.
+        """Return a group to consume as; create it as `find` does.
 
         :raises RequestError: when there is none.
         """
@@ -371,7 +373,7 @@ class Groups:
         return settings
 
     def delete(self, name: str) -> None:
-        """Forget a group. The change joins the store's batch."""
+        """Delete a group. The change joins the store's batch."""
         if name in self._groups:
             self._store.delete_group(name.encode())
             self._unstored.add(name)
@@ -399,15 +401,15 @@ def are_settings(table: str, value: bytes) -> bool:
 
 
 def is_group_name(name: str) -> bool:
-    """Whether a group may be called so (TopicValidator.validateGroup)."""
+    """Whether a group may have this name (TopicValidator.validateGroup)."""
     return bool(name) and len(name) <= MAX_GROUP_NAME and not _ILLEGAL.search(name)
 
 
 def check_queues(name: str, queues: int) -> None:
     """Refuse a number of queues that is too large.
 
-    :param name: of the topic or the group that is to have them.
-    :raises RequestError: then.
+    :param name: the topic or group that is to have them.
+    :raises RequestError: when there would be more than `MAX_QUEUES`.
     """
     if queues > MAX_QUEUES:
         raise RequestError(
@@ -416,7 +418,7 @@ def check_queues(name: str, queues: int) -> None:
 
 
 def check_topic_name(name: str) -> None:
-    """Refuse what cannot be a topic (TopicValidator.validateTopic).
+    """Refuse a name that no topic may have (TopicValidator.validateTopic).
 
     :raises RequestError: with the remark that names the fault.
     """

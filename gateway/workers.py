@@ -1,7 +1,7 @@
 """Several gateways on one machine behind one address: `workers = N`.
 
-One interpreter uses one core. Each worker is a process that serves as a broker of its own; this one, their leader,
-starts them, starts those again that die or hang, and answers at the shared address (`gateway.front`).
+One interpreter uses one core. Each worker is a process that serves as a broker of its own. This process is their
+leader: it starts the workers, restarts those that die or hang, and answers at the shared address (`gateway.front`).
 """
 
 from __future__ import annotations
@@ -69,43 +69,44 @@ from gateway.worker_folders import (
 from storage import DATA_FILE
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds until a worker that ended by itself is started again: twice as long each time that it has not listened."""
+"""Seconds before a worker that ended by itself is started again. The pause doubles with each start after which the
+worker does not listen."""
 
 LONGEST_END: Final = 20.0
-"""Seconds that a worker has to finish what is under way when it is told to; it takes a few. After that it hangs, and is
-killed, by which nothing that was acknowledged is lost."""
+"""Seconds that a worker has to finish what is under way once SIGTERM is sent; it takes a few. A worker that takes
+longer hangs and is killed, which loses nothing that was acknowledged."""
 
 LONGEST_START: Final = 180.0
-"""Seconds that a rolling restart waits for each worker to end and to listen again. After that it goes no further: what
-keeps one from starting may keep the others too."""
+"""Seconds that a rolling restart waits for each worker to end and to listen again. After that the restart stops: what
+keeps one worker from starting may keep the others too."""
 
 HEARING_SECONDS: Final = 5.0
-"""How often it is noted whether a worker was heard, which each is every second. What counts is how often in a row it
-was not: a leader that did not run itself, as on a machine that slept, has nothing to say about the others."""
+"""Seconds between two checks for signs of life, of which each worker writes one a second. What counts is how many
+checks in a row find none: a leader that did not run itself, as on a machine that slept, cannot judge its workers."""
 
 TIMES_UNTIL_TOLD, TIMES_UNTIL_KILLED = 3, 24
-"""So often in a row: after 15 s a worker that listens counts as not serving, and after 2 minutes it is killed. What it
-does for as long as that, such as waiting for its disk, it begins anew then."""
+"""Checks in a row without a sign of life: after 15 s a worker that listens counts as not serving, and after 2 minutes
+it is killed. The next process starts over whatever took that long, such as waiting for the disk."""
 
 LEADERS_OWN: Final = (
     *("workers", "listen", "advertise", "http", "http_tls", "data", "broker_name", "log_file"),
 )
-"""Settings that the leader goes by from its start to its end, and so do its workers, whenever they are started."""
+"""Settings that the leader and its workers keep from the leader's start to its end, whenever a worker is started."""
 
 _LISTENING: Final = re.compile(rb"^listening on (\S+), clients are told (\S+), ", re.MULTILINE)
 _HTTP: Final = re.compile(rb"^metrics on https?://(\S+)/metrics$", re.MULTILINE)
-"""What a worker says on standard output (`gateway.service`)."""
+"""Lines that a worker writes to standard output (`gateway.service`)."""
 
 
 class Worker(ProcessProtocol):
-    """One worker: a process, and the next one when that ends.
+    """One worker: a process, and its successor whenever it ends.
 
     :param http: the shared HTTP port, if there is one.
-    :param broker: its name.
-    :param folder: its data folder.
+    :param broker: the worker's broker name.
+    :param folder: the worker's data folder.
     :param command: the program and its arguments; `--listen` is among them.
-    :param environment: its variables, as they are when it is started.
-    :param gave_up: told when a process has ended with `WRONG_SETTINGS`; whether all end for that.
+    :param environment: the process's environment variables; each start uses their present values.
+    :param gave_up: called when a process has ended with `WRONG_SETTINGS`; returns whether all workers end for that.
     """
 
     log = Logger()
@@ -142,26 +143,27 @@ class Worker(ProcessProtocol):
         self._waiting_for_end: list[Deferred[None]] = []
 
     def start(self) -> Deferred[None]:
-        """Start the process; fires when it, or the one that has to follow it, listens."""
+        """Start the process. Fires when it listens, or when a process that had to follow it does."""
         self._run()
         return self._when(self._waiting_for_start)
 
     def restart(self) -> Deferred[None]:
-        """Have another process take the place of this one; fires when that listens."""
+        """Replace the process with a new one. Fires when the new one listens."""
         started = self._when(self._waiting_for_start)
         self._pause = 0.0
         self._terminate()
         return started
 
     def stop(self) -> Deferred[None]:
-        """Have the process finish what is under way; fires when it is gone."""
+        """Have the process finish what is under way and end. Fires when it is gone."""
         self._is_wanted = False
         gone = self._when(self._waiting_for_end)
         self._terminate()
         return gone
 
     def look(self) -> None:
-        """Note whether the process was heard since the last time. One that does not listen yet may be long about it."""
+        """Check whether the process gave a sign of life since the last check. A process that does not listen yet is
+        left alone, as its start may take long."""
         if not self._listens:
             return
         self._times_silent += 1
@@ -211,7 +213,7 @@ class Worker(ProcessProtocol):
         address, advertised = (parse_host_port(text.decode()) for text in found.groups())
         self.log.info("worker {number} listens on {address}", number=self._number, address=address)
         self._pause = FIRST_PAUSE
-        # The process that follows has to be where clients know this one.
+        # The next process has to listen where clients know this one.
         self._set("--listen", address)
         self._front.joined(self._broker, address, advertised)
         if self._http is not None and http is not None:
@@ -251,7 +253,7 @@ class Worker(ProcessProtocol):
         if not self._is_wanted:
             return
         if self._has_listened and not (self._folder / DATA_FILE).exists():
-            # The process would begin an empty folder, and nobody would miss what it held.
+            # The process would begin with an empty folder, and nobody would notice that the data is gone.
             self._run_again(
                 "has no data",
                 f"{self._folder} was moved or deleted; put it back, or restart the gateway to begin with an empty one",
@@ -266,7 +268,7 @@ class Worker(ProcessProtocol):
                 childFDs={0: 0, 1: "r", 2: 2},
             )
         except OSError as failure:
-            # Nothing else has it started: the leader has too many files open just now, or there is no memory.
+            # Only this retry starts it: the leader has too many files open just now, or there is no memory.
             self._run_again("could not be started", failure.strerror or str(failure))
 
     def _terminate(self) -> None:
@@ -277,7 +279,7 @@ class Worker(ProcessProtocol):
         self._reactor.callLater(LONGEST_END, self._kill, self._process)
 
     def _kill(self, process: Any) -> None:
-        """End one that was told to end, unless it has."""
+        """Kill a process that has not ended since it got SIGTERM."""
         if process is self._process:
             self.log.error(
                 "worker {number} does not end and is killed: it was told to {seconds:g} s ago",
@@ -307,11 +309,11 @@ def _fire(waiting: list[Deferred[None]]) -> None:
 
 
 class Leader:
-    """The workers and their front.
+    """Starts, watches and restarts the workers, and runs their front.
 
-    :param environment: the workers' variables; all settings but their own are in it.
+    :param environment: the workers' environment variables, with all settings but those that each worker has as flags.
     :param logs: this process's own log.
-    :param left_out: names of settings that are left out whatever the settings file says.
+    :param left_out: names of settings that stay unset whatever the settings file says.
     """
 
     log = Logger()
@@ -340,7 +342,7 @@ class Leader:
         self._hearing.clock = reactor
         self._is_started = False
         self.trouble: SettingsError | None = None
-        """Why it stops by itself."""
+        """Why the leader stops by itself, if it does."""
         self._is_rolling = False
         self._workers = [
             Worker(
@@ -388,10 +390,13 @@ class Leader:
         return DeferredList([worker.stop() for worker in self._workers])
 
     def roll(self) -> None:
-        """Restart the workers one by one, the next when the one before it listens again, and none after one that
-        does not. While that goes on it is not begun again, nor with settings that no worker could start with, which
-        the log says. What the settings are by now counts for the leader too, but for its own, of which the log says
-        so."""
+        """Restart the workers one by one, each when the one before it listens again. After a worker that does not
+        listen again, none is restarted.
+
+        The restart is refused, with a log entry, while another one goes on, and where no worker could start with the
+        settings. The leader takes up the present settings too, except `LEADERS_OWN`; the log names those of them that
+        have changed.
+        """
         if self._is_rolling:
             self.log.warn(
                 "SIGHUP is passed over: a rolling restart goes on; send it again once that has ended"
@@ -412,7 +417,7 @@ class Leader:
                 "a rolling restart leaves {names} as before: stop all and start them again to change that",
                 names=", ".join(waiting),
             )
-        # Once they are asked for nobody could tell who there is.
+        # Once authentication is on, workers would refuse to list their users to the leader.
         asks_for_users = lacks_user and not self._config.authentication
         ensureDeferred(self._roll(config, asks_for_users=asks_for_users))
 
@@ -429,7 +434,7 @@ class Leader:
         self._logs.configure(config)
 
     def _expect(self, number: int, broker: str) -> None:
-        """Know where a worker will be, which may be long in starting."""
+        """Register where a worker will listen; its start may take long."""
         listen = self._config.listen
         advertised = _own(self._config.advertised(listen.port), number)
         self._front.expected(broker, _own(listen, number), advertised)
@@ -444,17 +449,18 @@ class Leader:
         self._is_started = True
 
     def _gave_up(self) -> bool:
-        """Stop where the settings do not let all workers start; one that ends so later leaves the others alone."""
+        """Stop the leader if not all workers have started yet, as the settings do not let them; return whether it
+        stops. A worker that ends so later leaves the others alone."""
         if not self._is_started:
             self.trouble = SettingsError("a worker cannot start with these settings: see above")
             stop(self._reactor)
         return not self._is_started
 
     def _changed(self, command: Command) -> None:
-        """Take up settings that the workers have taken up, and have those begin with them that are started again."""
+        """Apply settings that the workers have applied, and pass them to workers that are started from now on."""
         before = self._config
         changes = parse_changes(command.body)
-        # Each worker is one by itself, and that is no change to it.
+        # Each worker runs with workers = 1, so this value is no change to a worker, and means nothing for the leader.
         changes.pop("workers", None)
         config = after(before, changes)
         for name, setting in descriptions().items():
@@ -493,7 +499,7 @@ def _command(config: Config, number: int, left_out: Iterable[str]) -> list[str]:
     settings = _own_settings(config, number, left_out).items()
     flags = ["--http-tls" if config.http_tls else "--no-http-tls"]
     flags += [text for setting in settings for text in setting]
-    # As the command, they find nothing in the folder in which that was given, which may have a `gateway` of its own.
+    # -P keeps the current folder off the import path, as for the command itself: it may have a `gateway` of its own.
     return [sys.executable, "-P", "-m", "gateway", "serve", *flags]
 
 
@@ -502,13 +508,14 @@ def _broker_name(config: Config, number: int) -> str:
 
 
 def _own(shared: HostPort, number: int) -> HostPort:
-    """A worker's address for clients beside the one that all share; a port that is still to be chosen stays so."""
+    """Return a worker's own address, which it has beside the shared one. Port 0, which is still to be chosen, stays
+    0."""
     return HostPort(shared.host, shared.port and shared.port + WORKER_PORT_DISTANCE * (number + 1))
 
 
 def _own_settings(config: Config, number: int, left_out: Iterable[str]) -> dict[str, str]:
-    """What a worker has to itself, or with its leader, as flags: its addresses, name, folder and log; and what it has
-    not."""
+    """Return, as flags, the settings that each worker has for itself (addresses, name, folder), the log file that it
+    shares with the leader, and empty flags for settings that it must not have."""
     advertise, http = config.advertise, config.http
     found = {
         "--workers": "1",
@@ -528,7 +535,7 @@ def _own_settings(config: Config, number: int, left_out: Iterable[str]) -> dict[
 
 
 def run(config: Config, variables: Mapping[str, str]) -> int:
-    """Serve with several workers until told to stop; the process's exit status.
+    """Serve with several workers until stopped, and return the process's exit status.
 
     :param variables: the settings that were given as flags, as environment variables.
     """
@@ -543,7 +550,7 @@ def _serve(config: Config, variables: Mapping[str, str]) -> None:
 
 def _lead(config: Config, variables: Mapping[str, str], left_over: Iterable[Path]) -> None:
     reactor, logs = begin(config)
-    # What none of the workers could start with is told once, not by each of them again and again.
+    # Report once what no worker could start with, instead of having each worker report it again and again.
     tls_layers(config, reactor)
     if initial_user(config) is None and config.authentication:
         folders = (worker_folder(config.data, number) for number in range(config.workers))
@@ -574,7 +581,7 @@ def _lead(config: Config, variables: Mapping[str, str], left_over: Iterable[Path
     reactor.addSystemEventTrigger("before", "shutdown", manager.stopping)
     reactor.addSystemEventTrigger("before", "shutdown", leader.stop)
     signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(leader.roll))
-    # Twisted's handlers come first, since it learns of ended processes by a signal.
+    # Twisted installs its handlers first, since it learns of ended processes by a signal.
     reactor.callWhenRunning(stop_on_signals, reactor)
     reactor.run()
     if leader.trouble is not None:

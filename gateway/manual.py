@@ -1,4 +1,4 @@
-"""`tidegate completion` and `tidegate man`: what a shell and `man` know of the commands, made from their help."""
+"""`tidegate completion` and `tidegate man`: completion scripts and manual pages, made from the commands' help."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def _root() -> click.Command:
 
 
 def pages(command: click.Command, source: str) -> Iterator[tuple[str, str]]:
-    """The pages of a command and of those below it: names and texts in roff.
+    """Yield the pages of a command and of its subcommands: names and texts in roff.
 
-    :param source: what stands at the foot of each, such as the version.
+    :param source: the footer of each page, such as the version.
     """
     yield from _pages(click.Context(command, info_name="tidegate"), source)
 
@@ -81,7 +81,7 @@ def _pages(context: click.Context, source: str) -> Iterator[tuple[str, str]]:
 
 
 def _below(context: click.Context) -> Iterator[tuple[str, click.Command]]:
-    """The commands of a group, by name."""
+    """Yield the commands of a group, by name."""
     group = context.command
     if isinstance(group, click.Group):
         for name in group.list_commands(context):
@@ -128,7 +128,7 @@ def _paragraphs(blocks: list[str]) -> Iterator[str]:
         text = block.strip("\n")
         yield ".PP"
         if text.lstrip().startswith("\b"):
-            # Lines that stay as they are, such as examples.
+            # Lines that are kept as they are, such as examples.
             kept = dedent(text.partition("\n")[2]).rstrip()
             yield from (".nf", *(_roff(line) for line in kept.splitlines()), ".fi")
         else:
@@ -140,6 +140,6 @@ def _one_line(text: str) -> str:
 
 
 def _roff(text: str) -> str:
-    """Text with nothing in it that roff takes for its own."""
+    """Escape what has a meaning to roff."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"^([.'])", r"\\&\1", text)

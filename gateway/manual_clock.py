@@ -1,7 +1,7 @@
 """A clock that stands still until it is moved, for tests of programs that send messages for later.
 
-A data folder that is used with it is marked, and is not served by the machine's clock any more; one that
-already holds something is not taken for it. So no test moves the time of real messages.
+A data folder that is used with it is marked, and is no longer served by the machine's clock. A folder that already
+holds something is refused. So no test moves the time of real messages.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _NOTE: Final = b"manual clock"
 
 
 class ClockError(Exception):
-    """The folder and the clock do not go together; the text says why and what to do."""
+    """The folder and the clock do not fit together; the text says why and what to do."""
 
 
 class ManualClock(Clock):
-    """Shows the time that it was set to, also over a restart.
+    """Shows the time that it was set to, also after a restart.
 
     :param store: the folder whose note keeps the time.
     """
@@ -33,7 +33,7 @@ class ManualClock(Clock):
         super().__init__()
 
     def now_ms(self) -> int:
-        """The time that it was moved to, epoch ms."""
+        """The time that the clock was moved to, epoch ms."""
         return self._now_ms
 
     def move_to(self, now_ms: int) -> None:
@@ -46,11 +46,11 @@ class ManualClock(Clock):
 
 
 def clock_for(store: Store, *, manual: bool, clock: Clock) -> Clock:
-    """The clock to serve a data folder by.
+    """Return the clock by which to serve a data folder.
 
-    :param manual: whether it is to be a manual one; it begins with the present.
-    :param clock: the machine's.
-    :raises ClockError: when the folder is one of the other kind.
+    :param manual: whether it is to be a manual clock; that begins with the present.
+    :param clock: the machine's clock.
+    :raises ClockError: when the folder belongs to the other kind of clock.
     """
     shown = dict(store.notes()).get(_NOTE)
     path = store.environment.path

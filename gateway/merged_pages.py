@@ -1,4 +1,4 @@
-"""Pages of lists of which several workers have a part each, made one page.
+"""Merges the pages of a list that several workers return into one page.
 
 The cursor of such a page has a part for each worker (`gateway.wire.cursors`).
 """
@@ -18,36 +18,35 @@ from gateway.wire.pending_bodies import HeldMessage, HeldPage, PausedTopic
 from gateway.wire.recurring_bodies import RecurringList, RecurringMessage
 
 _FIRED_PLACE = Struct(">QIQ")
-"""Where a page of fired messages ends: the time, the queue, the offset (`storage.scan_fired`)."""
+"""The end of a page of fired messages: the time, the queue, the offset (`storage.scan_fired`)."""
 
 MAX_PAGE_BYTES: Final = 8 << 20
-"""Bytes of JSON that a page has at most, unless it is one item: with bodies, the pages of many workers together would
-be more than a frame may have."""
+"""Most bytes of JSON on a page, unless it has only one item: with bodies, the pages of many workers together would be
+more than fits into a frame."""
 
 _Item = TypeVar("_Item")
 
 
 class _Listed(NamedTuple, Generic[_Item]):
-    """A worker's page of a list: what is on it by place, and the cursor of its next page."""
+    """A worker's page of a list: its items by their places, and the cursor of its next page."""
 
     broker: str
     items: list[tuple[bytes, _Item]]
     cursor: str | None
     behind: bytes = b""
-    """What a place ends with in a cursor that says to go on behind it."""
+    """What is added to a place in a cursor that means to go on behind that place."""
 
 
 def _one_page(
     pages: Sequence[_Listed[_Item]], limit: int, given: str, *, backwards: bool = False
 ) -> tuple[list[_Item], str | None]:
-    """A page of what all have, in the order of places, and its cursor.
+    """Merge the workers' pages into one, in the order of places. Return its items and its cursor.
 
-    A worker's cursor says up to where it has told everything. Behind the first of these places nobody knows what comes
-    between, so the page ends there, or at its limit, or when it is full. What a worker told beyond that it is asked
-    for again.
+    A worker has listed everything up to its cursor. Behind the first of these cursors items may be missing, so the
+    page ends there, or at its limit, or when it is full. Items that a worker listed beyond that are requested again.
 
-    :param given: the cursor that was asked with.
-    :param backwards: the last place comes first.
+    :param given: the request's cursor.
+    :param backwards: whether the last place comes first.
     """
     ends = [bytes.fromhex(page.cursor) for page in pages if page.cursor is not None]
     end = (max if backwards else min)(ends, default=None)
@@ -71,7 +70,7 @@ def _one_page(
 
 
 def _fitting(items: Iterable[object]) -> int:
-    """How many of these fit into a page."""
+    """Return how many of these items fit into a page."""
     sizes = accumulate(len(msgspec.json.encode(item)) for item in items)
     return sum(1 for _ in takewhile(MAX_PAGE_BYTES.__ge__, sizes))
 
@@ -79,12 +78,12 @@ def _fitting(items: Iterable[object]) -> int:
 def held_page(
     pages: Sequence[tuple[str, HeldPage]], *, named: bool, state: str, limit: int, given: str
 ) -> HeldPage:
-    """One page of what all hold, the next due first; of what fired or was aborted, the last one first.
+    """Merge pages of messages. The next due comes first; in a list of fired or aborted messages, the latest.
 
-    :param pages: the workers' by their names.
-    :param named: whether it was asked by id or key.
-    :param state: what was asked for, see `Wanted`.
-    :param given: the cursor that was asked with.
+    :param pages: the workers' pages, with the workers' names.
+    :param named: whether the request was by id or key.
+    :param state: the requested state, see `Wanted`.
+    :param given: the request's cursor.
     """
     place = _place_of_named if named else _PLACES[state]
     # A worker's own cursor has the id of a pending message behind its place; none begins with this byte.
@@ -101,7 +100,7 @@ def held_page(
 def recurring_page(
     pages: Sequence[tuple[str, RecurringList]], *, limit: int, given: str
 ) -> RecurringList:
-    """One page of what recurs anywhere, by topic and name; the parameters are those of `held_page`."""
+    """Merge pages of recurring messages, by topic and name; the parameters are those of `held_page`."""
     listed = [
         _Listed(broker, [(_place_of_recurring(one), one) for one in page.recurring], page.cursor)
         for broker, page in pages
@@ -109,7 +108,7 @@ def recurring_page(
     return RecurringList(*_one_page(listed, limit, given))
 
 
-# Where a message stands in the order of its worker's pages, as a cursor has it (`PendingMessages.select`).
+# The place of a message in the order of its worker's pages, as cursors have it (`PendingMessages.select`).
 
 
 def _sequence(message: HeldMessage) -> bytes:
@@ -140,7 +139,7 @@ _PLACES: Final = {
 
 
 def add_up(topics: Iterable[PausedTopic]) -> list[PausedTopic]:
-    """Each paused topic once: since its first pause, with what waits anywhere."""
+    """Merge paused topics: each once, since its first pause, with all messages that wait at any worker."""
     found: dict[str, PausedTopic] = {}
     for topic in topics:
         known = found.setdefault(topic.topic, topic)

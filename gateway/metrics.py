@@ -66,8 +66,8 @@ class Metrics:
         yield generate_latest(self._registry)
 
     def _families(self) -> Iterator[Metric | None]:
-        """Yield all figures, each as it is when its turn comes. Yield None while a figure of many samples is still being
-        read: others may have a turn there, as after each figure."""
+        """Yield all figures, each as it is when its turn comes. Yield None while a figure of many samples is still
+        being read: others may have a turn there, as after each figure."""
         yield from self._timers()
         yield from self._traffic()
         yield from self._quotas()

@@ -9,14 +9,14 @@ from gateway.setting_values import parse_duration
 _ONE_MS = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Fewer digits would be before 1973; they are nearly always seconds, or a date without its dashes.
+# A number with fewer digits would be before 1973; it is nearly always in seconds, or a date without its dashes.
 _LEAST_EPOCH_MS = 100_000_000_000
 
 LATEST_DATE_MS = 253_402_300_799_999
 """The end of the year 9999, the last that dates have."""
 
 LATEST_EPOCH_MS = 1 << 62
-"""No time is later: what is computed from one still fits where times are kept."""
+"""The latest time: what is computed from it still fits where times are kept."""
 
 EXPECTED = (
     "write a time such as 2030-01-31T09:30, 2030-01-31T09:30:00+01:00, +30m, -2h, now, or epoch ms"
@@ -24,7 +24,7 @@ EXPECTED = (
 
 
 def parse_moment(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
-    """Epoch ms of `text`: ISO 8601 (of `zone` unless it has its own, else local), `+30m`, `-2h`, `now` or epoch ms.
+    """Return the epoch ms of ISO 8601 (in `zone` unless it has its own, else local), `+30m`, `-2h`, `now` or epoch ms.
 
     Raises ValueError with one line that says what to write.
     """
@@ -49,12 +49,12 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
 
 
 def is_in_seconds(epoch_ms: int) -> bool:
-    """Whether what should be epoch ms is a time in seconds: one of 2001 or later, and else of January 1970 to 1973."""
+    """Whether what should be epoch ms is in seconds: these are of 2001 or later, while as ms they are before 1973."""
     return 1_000_000_000 <= epoch_ms < _LEAST_EPOCH_MS
 
 
 def parse_shift(text: str) -> int:
-    """How many ms later `+30m` is, or `30m`; fewer than 0 for what is earlier, such as `-2h`.
+    """Return how many ms later `+30m` or `30m` is; less than 0 for an earlier time, such as `-2h`.
 
     Raises ValueError.
     """
@@ -66,14 +66,14 @@ def parse_shift(text: str) -> int:
 
 
 def write_moment(epoch_ms: int) -> str:
-    """A time since 1970 as `parse_moment` reads it, whatever the time zone."""
+    """Return a time since 1970 as text that `parse_moment` reads the same in any time zone."""
     if epoch_ms >= _LEAST_EPOCH_MS:
         return str(epoch_ms)
     return (_EPOCH + timedelta(milliseconds=epoch_ms)).isoformat()
 
 
 def show_moment(epoch_ms: int) -> str:
-    """Local time such as `2030-01-31 09:30:00.000`; past the year 9999 the number itself."""
+    """Return local time such as `2030-01-31 09:30:00.000`; past the year 9999 the number itself."""
     try:
         moment = (_EPOCH + timedelta(milliseconds=epoch_ms)).astimezone()
     except OverflowError:
@@ -82,7 +82,7 @@ def show_moment(epoch_ms: int) -> str:
 
 
 def show_distance(epoch_ms: int, now_ms: int) -> str:
-    """How far away, in the largest fitting unit: `in 3 min`, `2 h ago`, `now`."""
+    """Return how far away a time is, in the largest fitting unit: `in 3 min`, `2 h ago`, `now`."""
     seconds = abs(epoch_ms - now_ms) // 1000
     for unit, size, least in (("d", 86_400, 2), ("h", 3_600, 2), ("min", 60, 2), ("s", 1, 1)):
         if seconds >= size * least:

@@ -1,4 +1,4 @@
-"""What a gateway reads at its start from the files that settings name: certificates, its first user, a token."""
+"""Reads the files that settings name when a gateway starts: certificates, its first user, a token."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gateway.wire.access_bodies import UserInfo, parse_user
 from gateway.wire.bodies import BodyError
 
 SHORTEST_TOKEN: Final = 16
-"""Letters that the token of the HTTP API has at least."""
+"""Fewest characters of the HTTP API's token."""
 
 
 def tls_layers(config: Config, reactor: Any) -> TlsLayers | None:
-    """What clients' TLS needs, unless that is disabled.
+    """Return the TLS layers for clients; None where TLS is disabled.
 
     :raises StartError: when a file cannot be used.
     """
@@ -34,9 +34,9 @@ def tls_layers(config: Config, reactor: Any) -> TlsLayers | None:
 
 
 def initial_user(config: Config) -> UserInfo | None:
-    """The super user to begin with, if one is named.
+    """Return the first super user, if the settings name one.
 
-    :raises StartError: when the file cannot be read, or names none.
+    :raises StartError: when the file cannot be read, or names no user.
     """
     file = config.initial_user_file
     if file is None:
@@ -58,14 +58,14 @@ def initial_user(config: Config) -> UserInfo | None:
 
 
 def no_user(data: Path) -> SettingsError:
-    """Why a gateway does not start that could let nobody in."""
+    """Return the error of a gateway that does not start because it would let nobody in."""
     return SettingsError(
         f"authentication = true, but there is no user in {data}; set initial_user_file to a file with one"
     )
 
 
 def http_token(config: Config) -> str | None:
-    """What requests of the HTTP API must bring, if a token is set.
+    """Return the token that requests of the HTTP API must have, if one is set.
 
     :raises StartError: when the file cannot be read, or has no token.
     """

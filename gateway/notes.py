@@ -1,4 +1,4 @@
-"""What is kept as notes in the store, taken into memory."""
+"""Reads notes of the store into memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _log = Logger()
 def read_notes(
     store: Store, prefix: bytes, kind: str, take: Callable[[bytes, bytes], object]
 ) -> None:
-    """Have the notes taken whose names begin so. One that cannot be read does not count, which the log says: the
-    gateway is there without it.
+    """Pass the notes whose names begin with a prefix to `take`. A note that cannot be read does not count, which is
+    logged, so that the gateway starts without it.
 
-    :param kind: what the log calls one.
-    :param take: is given the rest of each name, and the value; it raises an error where these cannot be read.
+    :param kind: what the log calls such a note.
+    :param take: called with the rest of each name, and the value; it raises an error where it cannot read them.
     """
     for name, value in store.notes(prefix):
         try:

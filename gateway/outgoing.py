@@ -1,4 +1,4 @@
-"""What the gateway asks of its clients, over the connections that they opened."""
+"""Requests of the gateway to its clients, over the connections that the clients opened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_OPAQUE = (1 << 31) - 1
 """Request numbers are 32-bit and signed."""
 
 OnAnswer = Callable[[Command | None], None]
-"""Told of a client's answer, or of None: it did not come in time, or the connection is gone."""
+"""Called with a client's answer, or with None: it did not come in time, or the connection is gone."""
 
 
 class _Waiting(NamedTuple):
@@ -28,9 +28,9 @@ class _Waiting(NamedTuple):
 
 
 class Outgoing:
-    """Sends requests to clients and brings each answer to whoever asked.
+    """Sends requests to clients, and passes each answer to the code that asked.
 
-    The numbers are the gateway's own: they have nothing to do with those that clients give theirs. At most
+    The request numbers are the gateway's own, whatever numbers clients give to their requests. At most
     `max_asked_clients` requests wait for their answers.
     """
 
@@ -44,11 +44,11 @@ class Outgoing:
         self._limit = MAX_OPAQUE
 
     def configure(self, config: Config) -> None:
-        """Let as many wait as the settings say."""
+        """Set how many requests may wait."""
         self._limit = config.max_asked_clients
 
     def check_room(self, count: int = 1) -> None:
-        """See whether so many more clients may be asked.
+        """Check that so many more clients may be asked.
 
         :raises RequestError: when they may not.
         """
@@ -58,7 +58,7 @@ class Outgoing:
     def oneway(
         self, peer: Peer, code: int, ext: Mapping[str, str] | None = None, body: bytes = b""
     ) -> None:
-        """Tell a client something that it does not answer."""
+        """Send a client a request that it does not answer."""
         peer.send(encode_command(code, self._number(), flag=CommandFlag.ONEWAY, ext=ext, body=body))
 
     def request(
@@ -70,12 +70,12 @@ class Outgoing:
         timeout: float,
         on_answer: OnAnswer,
     ) -> None:
-        """Ask a client something.
+        """Send a request to a client.
 
         :param timeout: seconds to wait for the answer.
         :param on_answer: called exactly once, and never before this returns. `peer.open` then tells
             a late answer from a lost connection.
-        :raises RequestError: when too many requests wait already; nothing was asked then.
+        :raises RequestError: when too many requests wait already; then nothing is sent.
         """
         self.check_room()
         opaque = self._number()
@@ -89,20 +89,20 @@ class Outgoing:
         peer.send(encode_command(code, opaque, ext=ext, body=body))
 
     def answered(self, command: Command, peer: Peer) -> None:
-        """A client answered. An answer to nothing that was asked of it, or a late one, is dropped."""
+        """Take a client's answer. One that answers no request, or comes late, is dropped."""
         waiting = self._waiting.get(peer, {}).get(command.opaque)
         if waiting is not None:
             waiting.deadline.cancel()
             self._finish(peer, command.opaque, command)
 
     def disconnected(self, peer: Peer) -> None:
-        """A connection is lost: what was asked over it has no answer."""
+        """Note that a connection is lost: requests over it have no answer."""
         for opaque, waiting in list(self._waiting.get(peer, {}).items()):
             waiting.deadline.cancel()
             self._finish(peer, opaque, None)
 
     def stop(self) -> None:
-        """Wait for no answer any more."""
+        """Stop waiting for answers."""
         for peer in list(self._waiting):
             self.disconnected(peer)
 

@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class OrderedPop(msgspec.Struct, array_like=True):
-    """Messages that a group popped from a queue together. `popped_ms` is epoch ms, `invisible_ms` a time in ms."""
+    """Messages that a group popped from a queue together. `popped_ms` is epoch ms, `invisible_ms` a length in ms."""
 
     popped_ms: int
     invisible_ms: int

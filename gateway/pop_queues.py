@@ -52,7 +52,7 @@ class Search:
         """Whether no other queue is to be read: one has more than fits into an answer, or enough rows were examined."""
 
     def read(self, one: PopQueue, offset: int, limit: int, max_bytes: int) -> Page:
-        """Read the messages of a queue from an offset on that the filter selects; of a retry topic, read all."""
+        """Read messages of a queue from an offset on: those that the filter selects, or all of a retry topic's."""
         chosen = self._wanted if one.kind == NORMAL else Filter()
         page = self._store.read(one.queue, offset, limit, max_bytes, *chosen)
         self._left -= page.next_offset - offset
@@ -134,7 +134,7 @@ class PopQueues:
 
     def progress(self, group: str, one: PopQueue, init_mode: int, *, pops: bool) -> int:
         """Return where a group goes on in a queue. A group that is new there begins at the oldest message. It begins at
-        the newest, as one that pulls, if it asks for that and the queue is not young.
+        the newest, as a pulling group does, if it asks for that and the queue is not young.
 
         :param pops: whether this is a pop. Then an operator's reset counts as picked up, and progress past the queue's
             end is set back to the end. The start of a new group is then stored even if the queue is empty, as the
@@ -149,9 +149,7 @@ class PopQueues:
             is_young = queue.first == self._broker.topics.begin_of(name, queue.number)
             newest = init_mode == FROM_NEWEST and one.kind == NORMAL and not is_young
             begin = max(queue.first, queue.visible - 1) if newest else queue.first
-            if (
-                pops and one.kind == NORMAL
-            ):  # in a retry topic all groups begin at the oldest message
+            if pops and one.kind == NORMAL:  # of a retry topic all begin at the oldest message
                 self._store.progress.note(group.encode(), queue.topic, queue.number, begin)
             return begin
         if offset > queue.visible:

@@ -305,9 +305,7 @@ def _check_cron(expression: str) -> None:
         raise RuleError(f"cron '{expression}': {error}; {WHAT_CRON_IS}") from None
 
 
-@lru_cache(
-    maxsize=4096
-)  # thousands of messages that are due together mostly share a few expressions
+@lru_cache(maxsize=4096)  # thousands due together mostly share a few expressions
 def _next_of_cron(expression: str, zone: tzinfo, after_s: int) -> int | None:
     try:
         find = _next_on_wall if _names_hours(expression) else _next_by_elapsed_time
@@ -342,9 +340,7 @@ def _next_by_elapsed_time(expression: str, zone: tzinfo, after_s: int) -> int | 
         changed_s = _first_change(zone, begin_s, found_s)
         if changed_s is None:
             return found_s
-        is_soon = (
-            changed_s - begin_s < _TWO_DAYS_S
-        )  # times that clocks have shown by then may come again
+        is_soon = changed_s - begin_s < _TWO_DAYS_S  # times shown by then may come again
         begin_s = changed_s if is_soon else max(changed_s, found_s - _TWO_DAYS_S)
 
 

@@ -1,4 +1,4 @@
-"""What the command line asks a gateway about recurring messages. All of it raises ClientError and RefusalError."""
+"""Requests of the command line about recurring messages. All functions raise ClientError and RefusalError."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gateway.wire.recurring_bodies import (
 )
 
 _TEMPLATE = "TBW102"
-"""A topic that does not exist yet is made by its settings."""
+"""The topic whose settings are the template for a topic that a send creates."""
 
 _MADE_QUEUES = 8
 
@@ -39,7 +39,7 @@ class Done(msgspec.Struct, frozen=True, rename="camel"):
 def list_recurring(
     client: RemotingClient, *, topic: str | None = None, full: bool = False
 ) -> list[RecurringMessage]:
-    """All recurring messages, of one topic where it is given; with `full`, their bodies and properties too."""
+    """Return all recurring messages, or those of one topic; with `full`, with their bodies and properties."""
     found: list[RecurringMessage] = []
     cursor: str | None = None
     while True:
@@ -52,15 +52,15 @@ def list_recurring(
 
 
 def change_recurring(client: RemotingClient, topic: str, name: str, change: str) -> Done:
-    """Pauses, resumes or deletes one: `change` is "pause", "resume" or "delete"."""
+    """Pause, resume or delete a recurring message: `change` is "pause", "resume" or "delete"."""
     asked = {"topic": topic, "name": name, "change": change}
     done = ask_for(client, RequestCode.CHANGE_RECURRING, asked, RecurringChange)
     return Done(done.outcome, topic, name, done.recurring.state, done.recurring.next_ms)
 
 
 def next_times(client: RemotingClient, **asked: str | int | None) -> RecurringTimes:
-    """When a recurring message fires next (`topic`, `name`), or when a rule would (`cron`, `every`, `zone`, `start`,
-    `end`); `times` is how many to tell."""
+    """Return when a recurring message fires next (`topic`, `name`), or when a rule would (`cron`, `every`, `zone`,
+    `start`, `end`); `times` is how many times to return."""
     return ask_for(client, RequestCode.NEXT_RECURRING, asked, RecurringTimes)
 
 
@@ -75,12 +75,12 @@ def set_recurring(
     flag: int = 0,
     sys_flag: int = 0,
 ) -> Done:
-    """Sets a recurring message. Without a queue the gateway takes one.
+    """Set a recurring message. Without a queue the gateway chooses one.
 
-    :param rule: cron, every, zone, start, end, count and misfire, as the properties have them; None is left out.
+    :param rule: cron, every, zone, start, end, count and misfire, as in the properties; None is left out.
     :param sys_flag: says how the body is compressed, if it is.
     """
-    # A broker that knows nothing of this would take the message for one to deliver at once: it cannot answer this.
+    # A broker without recurring messages would deliver the message at once. It does not support this request.
     next_times(client, times=1, **{one: rule.get(one) for one in _OF_TIMES})
     own = {f"TIDEGATE_{one.upper()}": value for one, value in rule.items() if value is not None}
     try:
@@ -106,7 +106,7 @@ _OF_TIMES = ("cron", "every", "zone", "start", "end")
 
 
 def restore_recurring(client: RemotingClient, one: RecurringMessage) -> Done:
-    """Sets a recurring message as a full list has it; paused, if it was."""
+    """Set a recurring message as a full list has it; pause it if it was paused."""
     if one.body is None or one.properties is None:
         raise RefusalError(f"{one.name} has no body here: 'list --full --json' writes it")
     rule = {

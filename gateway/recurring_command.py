@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.client import RemotingClient
 
 _NOT_ALL = 4
-"""The status when something could not be imported, as that of `tidegate import`."""
+"""Exit status when something could not be imported, as with `tidegate import`."""
 
 _given = given("give one, or leave the flag out")
 

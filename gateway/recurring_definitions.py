@@ -1,4 +1,4 @@
-"""What is stored of a recurring message, how lists tell of it, and the messages that are made of it."""
+"""How a recurring message is stored and how lists show it, and the messages that it fires."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.wire.recurring_bodies import RecurringMessage
 from storage import Recurring
 
 ADDED_LATER = 1_024
-"""Bytes that properties grow by when a message fires: name, planned time, id, and what every message is given."""
+"""Bytes that properties grow by when a message fires: name, planned time, id, and what every message gets."""
 
 
 class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -35,7 +35,7 @@ _decode = msgspec.msgpack.Decoder(Definition).decode
 
 
 def definition_of(one: Recurring | None) -> Definition | None:
-    """What is stored; None where there is nothing, or nothing that this version can read."""
+    """Return the stored definition; None where there is none, or none that this version can read."""
     if one is None:
         return None
     try:
@@ -45,10 +45,10 @@ def definition_of(one: Recurring | None) -> Definition | None:
 
 
 def occurrence(topic: Topic, one: Recurring, definition: Definition, planned_ms: int) -> NewMessage:
-    """The message that enters the queue. It was born when it was planned for."""
+    """Return the message that enters the queue. Its born time is the planned time."""
     queue_id = definition.queue_id
     if queue_id >= topic.queues:
-        # The topic has been made smaller since.
+        # The topic has fewer queues now.
         queue_id %= max(1, topic.settings.write_queue_nums)
     return NewMessage(
         queue_id,
@@ -64,9 +64,9 @@ def occurrence(topic: Topic, one: Recurring, definition: Definition, planned_ms:
 
 
 def describe(one: Recurring, definition: Definition, *, full: bool = False) -> RecurringMessage:
-    """It as lists tell of it.
+    """Return a recurring message as lists show it.
 
-    :param full: with its body, properties and flags.
+    :param full: whether to include its body, properties and flags.
     """
     rule = definition.rule
     return RecurringMessage(

@@ -24,10 +24,10 @@ OWN = (
     names.RECUR_NAME,
     names.PLANNED_MS,
 )
-"""Properties that say how a message recurs; none of them is left on what fires as its sender wrote it."""
+"""Properties that say how a message recurs. A message that fires has none of them as its sender wrote it."""
 
 RECURRING_REQUESTS = frozenset({names.RECUR_CRON, names.RECUR_EVERY, names.RECUR_CHANGE})
-"""Properties that make a message an order about a recurring one."""
+"""Properties that make a message an order about a recurring message."""
 
 
 class Order(NamedTuple):
@@ -39,14 +39,14 @@ class Order(NamedTuple):
 
 
 def asks_to_recur(values: Mapping[str, str]) -> bool:
-    """Whether a message is an order about a recurring one, by its properties."""
+    """Whether a message is an order about a recurring message, by its properties."""
     return not RECURRING_REQUESTS.isdisjoint(values)
 
 
 def read_order(values: Mapping[str, str], now_ms: int) -> Order:
-    """How a message's properties say that it is to recur.
+    """Read from a message's properties how it is to recur.
 
-    :raises RequestError: when they say something else, or something besides.
+    :raises RequestError: when they do not say that correctly, or also ask for a delay.
     """
     for name in REQUESTS:
         if name in values:
@@ -68,7 +68,7 @@ def read_order(values: Mapping[str, str], now_ms: int) -> Order:
 
 
 def name_of(values: Mapping[str, str]) -> str:
-    """The name that a message's properties give a recurring one.
+    """Return the name that a message's properties give a recurring message.
 
     :raises RequestError: when there is none.
     """
@@ -82,13 +82,13 @@ def name_of(values: Mapping[str, str]) -> str:
 
 
 def illegal(remark: str) -> RequestError:
-    """The refusal of an order about a recurring message."""
+    """Return the refusal of an order about a recurring message."""
     return RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """A rule that is none, or never fires, is a request that cannot be carried out."""
+    """Turn an error about a rule that is not valid, or never fires, into the refusal of the request."""
     try:
         yield
     except RuleError as error:

@@ -1,6 +1,6 @@
-"""Tells systemd how the gateway is (sd_notify(3)): ready, stopping, and alive.
+"""Reports the gateway's state to systemd (sd_notify(3)): ready, stopping, and alive.
 
-Only where systemd asks for it, by NOTIFY_SOCKET and WATCHDOG_USEC; elsewhere nothing happens.
+It does so only where systemd asks for it, by NOTIFY_SOCKET and WATCHDOG_USEC.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ SOCKET: Final = "NOTIFY_SOCKET"
 WATCHDOG: Final = "WATCHDOG_USEC"
 WATCHDOG_PROCESS: Final = "WATCHDOG_PID"
 VARIABLES: Final = frozenset({SOCKET, WATCHDOG, WATCHDOG_PROCESS})
-"""What a process that this one starts must not have: systemd listens to this one."""
+"""Variables that a process started by this one must not have: systemd listens only to this one."""
 
 
 class ServiceManager:
-    """The one that started the process."""
+    """The service manager that started the process."""
 
     log = Logger()
 
@@ -36,7 +36,7 @@ class ServiceManager:
         self._watchdog_s = int(limit) / 1e6 if mine and limit.isdigit() else 0.0
 
     def ready(self, status: str, reactor: Reactor) -> None:
-        """The gateway serves. From now on say that its reactor goes round, where that is watched.
+        """Report that the gateway serves. From now on report that its reactor runs, where systemd watches that.
 
         :param status: a line for `systemctl status`.
         """
@@ -47,7 +47,7 @@ class ServiceManager:
             loop.start(self._watchdog_s / 2)
 
     def stopping(self) -> None:
-        """The gateway finishes what is under way."""
+        """Report that the gateway finishes what is under way."""
         self._tell("STOPPING=1\nSTATUS=finishing what is under way")
 
     def _tell(self, state: str) -> None:

@@ -30,7 +30,7 @@ class HostPort(NamedTuple):
 
     @property
     def from_here(self) -> HostPort:
-        """Where a process of this machine reaches what listens there, which may be all of its addresses."""
+        """The address by which a process of this machine reaches what listens there, perhaps on all addresses."""
         host = ipaddress.ip_address(self.host)
         if not host.is_unspecified:
             return self
@@ -60,14 +60,14 @@ _ISO_DURATION: Final = TypeAdapter(timedelta)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 _SIZE_POWER: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 LONGEST_NAME: Final = 127
-"""Letters of a broker's or a cluster's name."""
+"""Most characters of a broker's or a cluster's name."""
 
 LONGEST: Final = timedelta(days=36_500)
 """No duration may be longer: about 100 years."""
 
 
 def parse_host_port(value: object) -> HostPort:
-    """Reads `HOST:PORT`, where HOST is an IP address (IPv6 in brackets) or `localhost`.
+    """Read `HOST:PORT`, where HOST is an IP address (IPv6 in brackets) or `localhost`.
 
     Raises ValueError saying what is wrong.
     """
@@ -107,7 +107,7 @@ def _optional_address(value: object) -> HostPort | None:
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """The delay of each level in ms, level 1 first, from text such as `1s 5s 2h`.
+    """Return the delay of each level in ms, level 1 first, from text such as `1s 5s 2h`.
 
     Stricter than upstream's ScheduleMessageService.parseDelayLevel in that a level of no length is
     refused. Raises ValueError naming the part that is wrong.
@@ -133,7 +133,7 @@ def _delay_levels(value: object) -> str:
 
 
 def parse_duration(value: object) -> timedelta:
-    """Reads `90s`, `1h30m`, `730d`, `500ms`, ISO 8601 (`PT48H`) or a bare number of seconds.
+    """Read `90s`, `1h30m`, `730d`, `500ms`, ISO 8601 (`PT48H`) or a bare number of seconds.
 
     Raises ValueError.
     """
@@ -156,7 +156,7 @@ def parse_duration(value: object) -> timedelta:
 
 
 def show_duration(value: timedelta) -> str:
-    """The shortest exact text in days, hours, minutes, seconds and ms, such as `1h30m`."""
+    """Return the shortest exact text in days, hours, minutes, seconds and ms, such as `1h30m`."""
     rest = value // timedelta(milliseconds=1)
     text = ""
     for unit in ("d", "h", "m", "s", "ms"):
@@ -166,7 +166,7 @@ def show_duration(value: timedelta) -> str:
 
 
 def parse_size(value: object) -> int:
-    """Reads bytes: a bare number, or one with KiB, MiB, GiB, TiB (powers of 1024).
+    """Read bytes: a bare number, or one with KiB, MiB, GiB, TiB (powers of 1024).
 
     KB, MB, GB and TB are powers of 1000; a letter alone (`64M`) is a power of 1024.
     Raises ValueError.
@@ -190,7 +190,7 @@ def parse_size(value: object) -> int:
 
 
 def show_size(value: int) -> str:
-    """The shortest exact text in powers of 1024, such as `256KiB`."""
+    """Return the shortest exact text in powers of 1024, such as `256KiB`."""
     for unit in ("", "KiB", "MiB", "GiB"):
         if value == 0 or value % 1024:
             return f"{value}{unit}"
@@ -208,7 +208,7 @@ def _switch(value: object) -> bool:
 
 
 def in_home(path: Path) -> Path:
-    """A path with `~` written out.
+    """Return a path with `~` expanded.
 
     :raises ValueError: when the user has no home.
     """
@@ -219,11 +219,11 @@ def in_home(path: Path) -> Path:
 
 
 class SecretValueError(ValueError):
-    """A value is wrong that may be a secret, so that nobody is to be shown it."""
+    """A value is wrong that may be a secret, so it must not be shown."""
 
 
 _CONTENT: Final = re.compile(r"[\s\ufeff]*(-----BEGIN |\{\s*\")")
-"""What the file of a key or a user begins with."""
+"""The beginning of the file of a key or a user."""
 
 
 def _path(value: object) -> object:

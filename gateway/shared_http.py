@@ -1,6 +1,6 @@
-"""The HTTP port that several workers share: the console and the API of all of them, and whether they are well.
+"""The HTTP port that several workers share: console and API of all workers, and whether they are well.
 
-Each worker has a port of its own, where it is asked (`gateway.web.relay`).
+Each worker also has a port of its own, to which requests are passed on (`gateway.web.relay`).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class SharedHttp:
         self._door = OpenDoor(by_keys=config.authentication)
         self._port: Any = None
         self.address = ""
-        """Where clients ask for routes."""
+        """The address where clients request routes."""
 
     def listen(self) -> None:
-        """Answer.
+        """Begin to answer.
 
         :raises StartError: when the address is taken, or a file of TLS cannot be used.
         """
@@ -73,53 +73,53 @@ class SharedHttp:
             raise cannot_listen(failure, "http", address) from failure
 
     def configure(self, config: Config) -> None:
-        """Keep connections by these settings from now on, and ask for what workers let people in by."""
+        """Keep connections by these settings from now on, and ask for the credentials that the workers ask for."""
         self._site.configure(config)
         self._door.by_keys = config.authentication
 
     @property
     def port(self) -> int:
-        """The one that is really listened on."""
+        """The port that is really bound."""
         return int(self._port.getHost().port)
 
     def expected(self, name: str, advertised: HostPort) -> None:
-        """A worker will serve, or does.
+        """Register a worker that will serve, or does.
 
-        :param advertised: the address that it tells clients, which is in its messages' offset ids.
+        :param advertised: the address that the worker gives to clients, which is in its messages' offset ids.
         """
         self._owners[pack_host(*advertised)] = name
 
     def joined(self, name: str, http: HostPort, advertised: HostPort) -> None:
-        """A worker serves. For the last parameter see `expected`.
+        """Note that a worker serves. For `advertised` see `expected`.
 
-        :param http: where it answers by HTTP.
+        :param http: the worker's own HTTP address.
         """
         self._ports[name].address = http.from_here
         self.expected(name, advertised)
         self.serves(name)
 
     def serves(self, name: str) -> None:
-        """A worker that has joined serves, perhaps again."""
+        """Note that a worker that has joined serves, perhaps again."""
         self._ports[name].serves = True
 
     def ready(self, name: str, *, is_ready: bool) -> None:
-        """A worker that serves says whether traffic should come to it."""
+        """Note whether traffic should come to a worker that serves."""
         if is_ready:
             self._unready.discard(name)
         else:
             self._unready.add(name)
 
     def left(self, name: str) -> None:
-        """A worker does not serve any more, or hangs: it is not asked."""
+        """Note that a worker no longer serves, or hangs: it gets no requests."""
         self._ports[name].serves = False
         self._unready.discard(name)
 
     def hangs(self, name: str) -> None:
-        """A worker that has left hangs: what it was asked before is not waited for either."""
+        """Note that a worker that has left hangs: stop waiting for its answers."""
         self._ports[name].wait_no_more()
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._is_stopping = True
         if self._port is not None:
             self._port.stopListening()

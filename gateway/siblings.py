@@ -1,4 +1,4 @@
-"""What one of several workers asks of the others, by way of the address that they share."""
+"""A worker's requests to the other workers, by way of the address that all share."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ from gateway.wire.commands import Command
 from gateway.wire.signatures import ACCESS_KEY, SIGNATURE, sign
 
 WORKERS: Final = "the workers of this gateway"
-"""The user that they sign as, where access is controlled; no store has it."""
+"""The user that the workers sign as where access is controlled; no store has this user."""
 
 PATIENCE: Final = 0.8
-"""Seconds that an answer may take: a client that waits for it gives up after one (RebalanceImpl.tryQueryAssignment)."""
+"""Seconds that an answer may take: a client that waits for it gives up after one second
+(RebalanceImpl.tryQueryAssignment)."""
 
 ROUTE_SECONDS: Final = 5.0
-"""How long a topic's queues count as those that were told."""
+"""Seconds that a topic's queues are used before they are requested again."""
 
 MOST_ROUTES: Final = 10_000
-"""Topics whose queues are remembered."""
+"""Most topics whose queues are remembered."""
 
 OnQueues = Callable[[list[MessageQueue] | None], None]
 
 
 class SharedAddress(NamedTuple):
-    """Where the leader answers, and the key by which it and the workers know one another."""
+    """The leader's address, and the key by which the leader and the workers recognise one another."""
 
     address: HostPort
     key: str
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> SharedAddress | None:
-        """As the leader told this process; None where it is no worker."""
+        """Return what the leader passed to this process; None where it is no worker."""
         if LEADER_ADDRESS_VARIABLE not in environ:
             return None
         return cls(parse_host_port(environ[LEADER_ADDRESS_VARIABLE]), environ[LEADER_KEY_VARIABLE])
@@ -57,7 +58,7 @@ class _Known(NamedTuple):
 
 
 class Siblings:
-    """The workers of a gateway, this one among them, as one of them knows them."""
+    """The workers of a gateway, including this one, as this one sees them."""
 
     def __init__(
         self, config: Config, reactor: Any, outgoing: Outgoing, shared: SharedAddress
@@ -72,8 +73,8 @@ class Siblings:
         self._known: dict[str, _Known] = {}
 
     def readable_queues(self, topic: str, ready: OnQueues) -> None:
-        """Call with a topic's queues at all workers, in the order of their brokers' names and their numbers; with None
-        where they are not to be found out."""
+        """Call `ready` with a topic's queues at all workers, by broker name and queue number; with None where they
+        cannot be found out."""
         known = self._known.get(topic)
         if known is not None and self._reactor.seconds() < known.until:
             ready(known.queues)
@@ -97,7 +98,7 @@ class Siblings:
     def _told(self, topic: str, ready: OnQueues, answer: Command | None) -> None:
         queues = None
         if answer is None:
-            # The leader, or a worker that it waits for, is busy or gone: the queues are still where they were.
+            # The leader, or a worker that it waits for, is busy or gone: the queues have not changed.
             known = self._known.get(topic)
             queues = known.queues if known is not None else None
         else:

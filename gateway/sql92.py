@@ -11,9 +11,9 @@
     unary      = "+" unary | "-" unary | NOT unary | primary
     primary    = string | number | TRUE | FALSE | NULL | property | "(" or ")"
 
-Words are of any case, names of properties are not. Blanks, `-- comments` that end with their line and `/* comments */`
-separate. Two things surprise, and are upstream's: NOT binds closer than a comparison, so `NOT a = 1` is `(NOT a) = 1`;
-and what follows a whole expression is not read, so `a = 1 b = 2` is `a = 1`.
+Keywords are in any case, names of properties are case-sensitive. Blanks, `-- comments` up to the end of the line and
+`/* comments */` separate tokens. Two rules surprise, and are upstream's. NOT binds closer than a comparison, so
+`NOT a = 1` is `(NOT a) = 1`. What follows a whole expression is not read, so `a = 1 b = 2` is `a = 1`.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from gateway.wire.properties import parse
 __all__ = ["MAX_LENGTH", "SqlError", "compile_sql"]
 
 MAX_LENGTH: Final = 65_536
-"""Characters of an expression; the Java broker knows no bound."""
+"""Most characters of an expression; the Java broker has no limit."""
 
 _MAX_NESTING: Final = MAX_DEPTH // 2
-"""Parentheses and signs within one another: the parser calls itself six times for each."""
+"""Most parentheses and signs nested within one another: the parser calls itself six times for each."""
 
 _KEYWORDS: Final = frozenset(
     ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *SEARCHES)
@@ -63,7 +63,7 @@ _LITERALS: Final = {"TRUE": True, "FALSE": False, "NULL": None}
 _BLANK = r"[ \t\n\r\f]+|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/"
 _SKIPPED = re.compile(rf"(?:{_BLANK}|--[^\n\r]*[\n\r])*")
 _SKIPPED_IN_LAST_LINE = re.compile(rf"(?:{_BLANK})*")
-"""There `--` are two signs. To look for the end of a comment at each of thousands takes seconds."""
+"""In the last line `--` are two signs. A search for the end of a comment at each of thousands would take seconds."""
 
 _TOKEN = re.compile(
     r"(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
@@ -76,7 +76,7 @@ _TOKEN = re.compile(
 
 
 class _Token(NamedTuple):
-    """`kind` is a keyword or a symbol itself, or `name`, `string`, `whole`, `float` or `end`."""
+    """`kind` is the keyword or symbol itself, or `name`, `string`, `whole`, `float` or `end`."""
 
     kind: str
     text: str
@@ -84,9 +84,9 @@ class _Token(NamedTuple):
 
 
 def compile_sql(expression: str) -> Callable[[str], bool]:
-    """What tells of a record's properties whether the message is selected.
+    """Return a function that decides by a record's properties whether the message is selected.
 
-    :raises SqlError: when the expression is none.
+    :raises SqlError: when the expression is not valid.
     """
     if len(expression) > MAX_LENGTH:
         raise SqlError(f"an expression of {len(expression)} characters; {MAX_LENGTH} are possible")
@@ -102,7 +102,7 @@ def compile_sql(expression: str) -> Callable[[str], bool]:
 
 
 class _Parser:
-    """Reads one expression. Tokens are made as they are needed: what follows the expression may be anything."""
+    """Parses one expression. Tokens are scanned as they are needed, since anything may follow the expression."""
 
     def __init__(self, expression: str) -> None:
         self._text = expression
@@ -219,24 +219,24 @@ class _Parser:
     # -- tokens
 
     def _peek(self) -> _Token:
-        """The token that comes next."""
+        """Return the next token without taking it."""
         if self._ahead is None:
             self._ahead = self._scan()
         return self._ahead
 
     def _next(self) -> str:
-        """Its kind."""
+        """Return the next token's kind."""
         return self._peek().kind
 
     def _skip(self, kind: str) -> bool:
-        """Take the next token if it is of this kind; whether it was."""
+        """Take the next token if it is of this kind; return whether it was."""
         if self._next() != kind:
             return False
         self._ahead = None
         return True
 
     def _take(self, kind: str | None = None) -> _Token:
-        """The next token, which must be of this kind if one is given."""
+        """Take the next token, which must be of this kind if one is given."""
         token = self._peek()
         if kind is not None and token.kind != kind:
             raise self._error(kind if kind != "string" else "a string in single quotes")

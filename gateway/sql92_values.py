@@ -1,12 +1,12 @@
-"""What a SQL92 filter computes with: operands, and the operations on them (ComparisonExpression, LogicExpression).
+"""Operands and operations of SQL92 filters (ComparisonExpression, LogicExpression).
 
-A property is always a string, or null where the message has none. The rules are those of the Java broker, to the
-letter: a filter that selects other messages than it did there would be worse than none.
+A property is always a string, or null where the message has none. The rules are exactly those of the Java broker: a
+filter that selected other messages here than there would be worse than none.
 
-- A number beside a string makes a number of the string, of its own kind: `'1.5'` is nothing for `a > 1`, but it is for
-  `a > 1.0`. Where the string is no such number the whole filter gives up, and the message is not selected.
+- Beside a number, a string is read as a number of the same kind: `'1.5'` cannot be read for `a > 1`, but it can for
+  `a > 1.0`. Where the string is no such number, the whole filter gives up, and the message is not selected.
 - A comparison with null is null, except that null on the right of `=` is false, and null equals null.
-- AND, OR and NOT take null as "unknown"; what is null in the end is not selected.
+- AND, OR and NOT take null as "unknown". A filter that is null in the end does not select the message.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from functools import lru_cache
 from typing import Any, Final
 
 Value = str | int | float | None
-"""Booleans are among the ints."""
+"""Booleans count as ints."""
 
 Properties = Mapping[str, str]
-"""A message's. They are taken apart once, however many names an expression has: to look for one in 32 KB of empty pairs
-takes milliseconds."""
+"""A message's properties. They are parsed once, however many names an expression has: to search 32 KB of empty pairs for
+one takes milliseconds."""
 
 Evaluate = Callable[[Properties], Value]
 """An operand's value for a message with these properties."""
 
 MAX_DEPTH: Final = 200
-"""Operations within one another; the Java broker's bound is its stack."""
+"""Most operations nested within one another; the Java broker's limit is its stack."""
 
 
 class SqlError(ValueError):
-    """An expression that is no filter; the text says what is wrong with it."""
+    """An expression is not a valid filter; the text says what is wrong with it."""
 
 
 class IncomparableError(Exception):
@@ -41,11 +41,11 @@ class IncomparableError(Exception):
 
 
 class Long(int):
-    """A whole number beyond 32 bits: a string beside it may have 64 bits, beside others only 32."""
+    """A whole number beyond 32 bits. A string compared with it may have 64 bits, with other whole numbers only 32."""
 
 
 class Operand:
-    """A part of an expression. `depth` counts the operations within one another."""
+    """A part of an expression. `depth` counts nested operations."""
 
     __slots__ = ("depth", "evaluate")
 
@@ -110,7 +110,7 @@ def is_null(left: Operand) -> Condition:
 
 
 def _property_is(name: str, wanted: str) -> Condition:
-    """The most common filter, without the rest of `_same`."""
+    """The most common filter, a property compared with a string, without the rest of `_same`."""
 
     def evaluate(properties: Properties) -> Value:
         value = properties.get(name)
@@ -141,7 +141,7 @@ _ORDERS: Final[dict[str, Callable[[int, int], bool]]] = {
 
 
 def ordered(left: Operand, symbol: str, right: Operand) -> Condition:
-    """`left > right` and the like: numbers, and what can be read as numbers."""
+    """`left > right` and the like, for numbers and strings that can be read as numbers."""
     for side in (left, right):
         is_number = isinstance(side, Constant) and type(side.value) in (int, Long, float)
         if isinstance(side, Condition | Constant) and not is_number:
@@ -196,7 +196,7 @@ SEARCHES: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 def search(left: Operand, word: str, wanted: str, negated: bool) -> Condition:
-    """`left [NOT] CONTAINS 'wanted'` and the like. False, not null, for null, and so is its negation."""
+    """`left [NOT] CONTAINS 'wanted'` and the like. For null it is false, not null, and so is its negation."""
     holds = SEARCHES[word]
     left_value = left.evaluate
 
@@ -208,12 +208,12 @@ def search(left: Operand, word: str, wanted: str, negated: bool) -> Condition:
 
 
 def both(conditions: Sequence[Condition]) -> Condition:
-    """`a AND b AND ...`, looked at only as far as needed."""
+    """`a AND b AND ...`, evaluated only as far as needed."""
     return _joined(conditions, stop=False)
 
 
 def either(conditions: Sequence[Condition]) -> Condition:
-    """`a OR b OR ...`, looked at only as far as needed."""
+    """`a OR b OR ...`, evaluated only as far as needed."""
     return _joined(conditions, stop=True)
 
 
@@ -245,7 +245,7 @@ def negation(condition: Condition) -> Condition:
 
 
 def negative(operand: Operand) -> Operand:
-    """`-operand`; null for all but numbers. It does not count as a constant, so some checks do not see it."""
+    """`-operand`; null for anything but numbers. The result is not a constant, so some checks do not cover it."""
     inner = operand.evaluate
 
     def evaluate(properties: Properties) -> Value:
@@ -259,7 +259,7 @@ def negative(operand: Operand) -> Operand:
 
 
 def as_condition(operand: Operand) -> Condition:
-    """An operand where a condition is wanted. A property is a string, so it is never true: false, or null."""
+    """Return an operand as a condition. A property is a string, so it is never true: it is false, or null."""
     if isinstance(operand, Condition):
         return operand
     if not isinstance(operand, Property):
@@ -273,8 +273,8 @@ def as_condition(operand: Operand) -> Condition:
 
 
 def _compare(left: Any, right: Any) -> int:
-    """Less than, equal to or greater than 0, as `left` is to `right`; neither is null. Unlike kinds are made alike
-    where Java makes them; where it does not, the left one counts as less.
+    """Return less than, equal to or greater than 0, as `left` is to `right`; neither is null. Values of different kinds
+    are converted as Java converts them. Where Java does not, the left one counts as less.
 
     :raises IncomparableError: where Java fails.
     """
@@ -294,7 +294,7 @@ def _compare(left: Any, right: Any) -> int:
         elif kind is float or other is float:
             left, right = float(left), float(right)
     if type(left) is float:
-        # Double.compareTo: NaN equals itself and is more than all else; -0.0 is less than 0.0.
+        # Double.compareTo: NaN equals itself and is greater than all else; -0.0 is less than 0.0.
         if math.isnan(left) or math.isnan(right):
             left, right = math.isnan(left), math.isnan(right)
         elif left == right == 0.0:
@@ -302,10 +302,10 @@ def _compare(left: Any, right: Any) -> int:
     return int(left > right) - int(left < right)
 
 
-# Up to 19 digits are 64 bits and more; longer ones need not be read to be refused.
+# 19 digits can be more than 64 bits; a longer number is refused without being read.
 _WHOLE = re.compile(r"([+-]?)(\d+)")
 _BITS: Final[dict[type, int]] = {int: 31, Long: 63}
-# What digits belong to is never in doubt: where there is, what is no number takes the square of its length.
+# No digit can match two parts of the pattern. Otherwise refusing a text would take the square of its length.
 _DECIMAL = re.compile(
     r"[+-]?(?:NaN|Infinity|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)"
 )
@@ -315,9 +315,9 @@ _HEXADECIMAL = re.compile(
 _JAVA_BLANKS: Final = "".join(map(chr, range(33)))
 
 
-@lru_cache(maxsize=64)  # of one message an expression may ask thousands of times for one of 32 KB
+@lru_cache(maxsize=64)  # an expression may read the same 32 KB string thousands of times
 def _read_number(text: str, kind: type) -> int | float:
-    """A string as a number of a kind, as Integer, Long and Double read it."""
+    """Read a string as a number of a kind, as Java's Integer, Long and Double do."""
     if kind is not float:
         whole = _WHOLE.fullmatch(text)
         if whole:

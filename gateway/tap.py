@@ -1,7 +1,8 @@
-"""Records what clients and the gateway say to each other, where the setting `capture` names a folder.
+"""Records the traffic between clients and the gateway, where the setting `capture` names a folder.
 
-Frames are taken where they have been cut, so those of TLS are recorded too, and signed requests as they were. The
-files are those of `tidegate capture`. Handing a frame over is appending to a list; a thread writes.
+Frames are recorded once they are cut from the stream, so those of TLS connections are recorded too, and signed requests
+are unchanged. The files are those of `tidegate capture`. Handing over a frame only appends it to a list; a thread
+writes.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
     from gateway.connection import RemotingConnection, RemotingFactory
 
 SERVER_NAME: Final = "gateway"
-"""What a capture calls the server."""
+"""The server's name in a capture."""
 
 LOOK_SECONDS: Final = 1.0
-"""How often it is looked whether writing fails."""
+"""Seconds between two checks whether writing fails."""
 
 _NOTHING: Final = Counts(0, 0, 0, 0, 0, None)
 _pack_head = struct.Struct(">iI").pack
 
 
 class Tap:
-    """What connections hand their frames to."""
+    """Takes the frames of connections."""
 
     def __init__(self, writer: CaptureWriter) -> None:
         self.writer = writer
@@ -41,19 +42,19 @@ class Tap:
         self._last = 0
 
     def received(self, connection: RemotingConnection, frame: Frame) -> None:
-        """A client sent a frame."""
+        """Record a frame that a client sent."""
         kind, header, body = frame
         head = _pack_head(4 + len(header) + len(body), (kind << 24) | len(header))
         number = self._numbers.get(connection) or self._open(connection)
         self.writer.record(number, Kind.FROM_CLIENT, head, header, body)
 
     def sent(self, connection: RemotingConnection, frame: bytes) -> None:
-        """A frame goes to a client."""
+        """Record a frame to a client."""
         number = self._numbers.get(connection) or self._open(connection)
         self.writer.record(number, Kind.FROM_SERVER, frame)
 
     def closed(self, connection: RemotingConnection) -> None:
-        """A connection is gone."""
+        """Record that a connection is gone."""
         number = self._numbers.pop(connection, None)
         if number is not None:
             self.writer.closed(number)
@@ -66,7 +67,7 @@ class Tap:
 
 
 class Tapping:
-    """Begins and ends the tap, as the settings have it."""
+    """Starts and ends the tap by the settings."""
 
     log = Logger()
 
@@ -89,7 +90,7 @@ class Tapping:
         if folder is None:
             return
         rotation = Rotation(file_bytes=config.capture_file_size, keep=config.capture_keep)
-        # Sends are refused when the disk has less than disk_reserve; a recording gives way long before.
+        # Sends are refused when the disk has less than disk_reserve; a recording stops long before.
         writer = CaptureWriter(folder, rotation, least_free=2 * config.disk_reserve)
         try:
             writer.start()
@@ -111,7 +112,7 @@ class Tapping:
 
     @property
     def counts(self) -> Counts:
-        """What was recorded since the start. `trouble` is why nothing is recorded though it should be."""
+        """Counts of what was recorded since the start. `trouble` says why nothing is recorded though it should be."""
         tap, before = self._factory.tap, self._before
         if tap is None:
             return before._replace(trouble=self._trouble)

@@ -25,11 +25,11 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 from gateway.reactor import Reactor
 
 LOOK_SECONDS = 1.0
-"""How often new connections look whether the files have changed."""
+"""Seconds between two checks by new connections whether the files have changed."""
 
 SELF_SIGNED_DAYS = 3_650
 CLOCKS_APART = timedelta(days=1)
-"""How far behind the client's clock may be."""
+"""How far a client's clock may be behind."""
 
 _Key = (
     rsa.RSAPrivateKey
@@ -48,12 +48,12 @@ class TlsError(Exception):
 class Certificates:
     """Makes the TLS end of each connection, from files that may be replaced at any time.
 
-    :param certificate: PEM file with the certificate and those that vouch for it. Without one, a certificate is made
-        that nobody vouches for: it hides the traffic from those who only listen.
-    :param key: PEM file with its key; without one, it is in the certificate's file.
-    :param clients: PEM file with the authorities one of which must vouch for each client's certificate; without one,
+    :param certificate: PEM file with the certificate and its chain of issuers. Without one, a certificate is made that
+        no authority has signed: it hides the traffic only from those who listen without interfering.
+    :param key: PEM file with the certificate's key; without one, the key is in the certificate's file.
+    :param clients: PEM file with authorities; one of them must have signed each client's certificate. Without one,
         clients need no certificate.
-    :raises TlsError: when they cannot be used.
+    :raises TlsError: when the files cannot be used.
     """
 
     log = Logger()
@@ -71,7 +71,7 @@ class Certificates:
         self._next_look = 0.0
 
     def serverConnectionForTLS(self, _: object) -> SSL.Connection:
-        """The TLS state of a new connection; Twisted calls this."""
+        """Return the TLS state of a new connection; Twisted calls this."""
         now = self._reactor.seconds()
         if self._files and now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
@@ -79,7 +79,7 @@ class Certificates:
         return SSL.Connection(self._context, None)
 
     def _renew(self) -> None:
-        """Read the files again if they changed. While they do not fit, what was read before stays in use."""
+        """Read the files again if they changed. While they do not fit together, keep using what was read before."""
         seen = self._look()
         if seen == self._seen:
             return
@@ -92,7 +92,7 @@ class Certificates:
             self.log.info("read the certificate again: its files have changed")
 
     def _look(self) -> list[tuple[int, int, int] | None]:
-        """What tells one state of the files from another."""
+        """Return the state of the files; it differs when they have changed."""
         return [_state(file) for file in self._files]
 
     def _load(self) -> SSL.Context:
@@ -128,29 +128,29 @@ class Certificates:
 
 
 class TlsLayers:
-    """Makes the layer that turns a connection's bytes into what they mean, and back."""
+    """Makes TLS layers, which decrypt what a connection receives and encrypt what it sends."""
 
     def __init__(self, reactor: Any, certificates: Certificates) -> None:
         self._reactor = reactor
         # Its interfaces cannot be checked without a plugin.
         self._certificates: Any = certificates
-        # It makes nothing, as layers are made around what there is.
+        # Only its layers are used; it never makes a connection itself.
         self._factory = self.around(Factory.forProtocol(Protocol))
 
     def around(self, factory: Any) -> TLSMemoryBIOFactory:
-        """Have a factory's connections speak TLS alone."""
+        """Wrap a factory so that its connections speak only TLS."""
         return TLSMemoryBIOFactory(self._certificates, False, factory, clock=self._reactor)
 
     def layer(self, peer: str, received: Callable[[bytes], None]) -> TLSMemoryBIOProtocol:
-        """A layer that is the transport of what is inside, and a protocol to what is outside.
+        """Return a layer: the transport for what is inside, and the protocol for what is outside.
 
-        :param received: what to do with the bytes inside.
+        :param received: called with the decrypted bytes.
         """
         return self._factory.protocol(self._factory, _Inside(peer, received))
 
 
 class _Inside(Protocol):
-    """The end of a TLS layer that the gateway is on."""
+    """The gateway's end of a TLS layer."""
 
     log = Logger()
 
@@ -176,7 +176,7 @@ def _state(file: Path) -> tuple[int, int, int] | None:
 
 
 def _read(file: Path, parse: Callable[[bytes], _Parsed], setting: str) -> _Parsed:
-    """What a file holds."""
+    """Return the parsed content of a file."""
     try:
         return parse(file.read_bytes())
     except OSError as error:
@@ -187,7 +187,7 @@ def _read(file: Path, parse: Callable[[bytes], _Parsed], setting: str) -> _Parse
 
 
 def _private_key(data: bytes) -> _Key:
-    """The key of a PEM file."""
+    """Return the key of a PEM file."""
     key = load_pem_private_key(data, password=None)
     if not isinstance(key, _Key):
         raise ValueError("it is no key for TLS; RSA, elliptic curve and Edwards curve keys are")
@@ -195,7 +195,7 @@ def _private_key(data: bytes) -> _Key:
 
 
 def _self_signed() -> tuple[list[x509.Certificate], _Key]:
-    """A certificate that nobody vouches for, and its key."""
+    """Make a certificate that no authority has signed, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tidegate")])
     now = datetime.now(UTC)
@@ -212,7 +212,7 @@ def _self_signed() -> tuple[list[x509.Certificate], _Key]:
 
 
 def _reason(error: SSL.Error) -> str:
-    """What OpenSSL says, without its library and function names."""
+    """Return OpenSSL's reason, without its library and function names."""
     entries = error.args[0] if error.args else ()
     if isinstance(entries, list | tuple) and entries:
         return str(entries[-1][-1])

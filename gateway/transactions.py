@@ -1,4 +1,4 @@
-"""What makes a message the first half of a transaction, and what becomes of its properties. Pure."""
+"""What makes a message a transaction's half message, and how its properties change. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.wire import properties as names
 from gateway.wire.properties import find, remove
 
 ADDED_LATER = 64
-"""Bytes that a half's properties may still grow by: how often it was checked, and its due time."""
+"""Bytes that a half message's properties may still grow by: how often it was checked, and its due time."""
 
 _PLACE = (names.REAL_TOPIC, names.REAL_QID)
 
@@ -16,8 +16,8 @@ _PLACE = (names.REAL_TOPIC, names.REAL_QID)
 def is_half(values: Mapping[str, str], reconsume_times: int) -> bool:
     """Whether a message is to wait for its producer's decision.
 
-    The property decides, in any case of letters, not sysFlag (SendMessageProcessor). Clients before
-    4.6.1 left it on what they send again for a consumer that failed: such a message is none.
+    The property decides, in upper or lower case, not sysFlag (SendMessageProcessor). Clients before 4.6.1 left the
+    property on messages that they send again for a consumer that failed: such a message is no half message.
     """
     if values.get(names.TRAN_MSG, "").lower() != "true":
         return False
@@ -26,7 +26,7 @@ def is_half(values: Mapping[str, str], reconsume_times: int) -> bool:
 
 
 def half_properties(properties: str, topic: str, queue_id: int, message_id: str) -> str:
-    """The properties of a half that waits: where it belongs, and what its transaction is called."""
+    """Return the properties of a half message that waits, with its topic and queue and its transaction's id."""
     properties = remove(properties, (*_PLACE, names.TIMER_OUT_MS, names.TRANSACTION_ID))
     return (
         f"{properties}{names.TRANSACTION_ID}\x01{message_id}\x02"
@@ -35,17 +35,17 @@ def half_properties(properties: str, topic: str, queue_id: int, message_id: str)
 
 
 def place_of(properties: str) -> tuple[str, int]:
-    """The topic and queue that a half belongs to."""
+    """Return the topic and queue that a half message belongs to."""
     return find(properties, names.REAL_TOPIC) or "", int(find(properties, names.REAL_QID) or 0)
 
 
 def without_place(properties: str) -> str:
-    """The properties of a half that has arrived where it belongs."""
+    """Return the properties of a half message that has arrived where it belongs."""
     return remove(properties, _PLACE)
 
 
 def with_checks(properties: str, checks: int) -> str:
-    """The properties with the number of times that the producer was asked; 0 is not noted."""
+    """Return the properties with the number of times that the producer was asked; 0 is left out."""
     if not checks:
         return properties
     return (
@@ -55,9 +55,9 @@ def with_checks(properties: str, checks: int) -> str:
 
 
 def own_immunity_ms(properties: str, timeout_ms: int) -> int | None:
-    """How long a half itself asks not to be checked, in ms; None where it does not ask.
+    """Return how long a half message itself asks not to be checked, in ms; None where it does not ask.
 
-    Less than `timeout_ms`, or what is no time, counts as that (TransactionalMessageUtil).
+    Less than `timeout_ms`, or a text that is no time, counts as `timeout_ms` (TransactionalMessageUtil).
     """
     text = find(properties, names.CHECK_IMMUNITY_TIME_IN_SECONDS)
     if text is None:

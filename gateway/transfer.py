@@ -1,6 +1,6 @@
 """Messages that have not fired, taken out of a data folder and sent to a gateway or a RocketMQ broker.
 
-Each is a line of JSON, so that what is taken along can be read, filtered and kept by other programs.
+Each is a line of JSON, so that other programs can read, filter and keep an export.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gateway.wire.recurring_bodies import RecurringMessage
 from storage import MAX_WITH_ID, State, read_pending
 
 _MADE_QUEUES: Final = 4
-"""Queues of a topic that a send makes, if its template has as many (DefaultMQProducer.defaultTopicQueueNums)."""
+"""Queues of a topic that a send creates, if its template has as many (DefaultMQProducer.defaultTopicQueueNums)."""
 
 _BY_SERVER: Final = (
     *(names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS),
@@ -36,16 +36,17 @@ _BY_SERVER: Final = (
     *(names.REAL_TOPIC, names.REAL_QID, names.MSG_REGION, names.TRACE_ON, names.CLUSTER),
     *(names.DEBOUNCE, names.TRAN_MSG, names.TIMER_DEL_UNIQKEY),
 )
-"""Properties that say when, or that a server adds: the next one adds its own. And what was done when the message was
-accepted: done again, a debounce would abort what came after it, a message that was committed would be a half again,
-and nobody would see it; and beside its time, what was no order to abort another message would be one."""
+"""Properties that are not sent along. Some say when the message is due, or are added by each server anew. Others say
+what was done when the message was accepted, and that must not be done again: a debounce would abort later messages, and
+a committed message would be a half message again that nobody sees. And TIMER_DEL_UNIQKEY, which was no order to abort
+another message, would be one beside a due time."""
 
 _LONG: Final = 4 * 1024**2
-"""Bytes of a body that every server has room for in a frame (maxMessageSize). At a longer frame than it takes, it hangs
-up."""
+"""Bytes of a body that every server has room for in a frame (maxMessageSize). A server closes the connection at a
+frame that is longer than it accepts."""
 
 _KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK | SysFlag.MULTI_TAGS
-"""Bits of sysFlag that tell of the body and the tags, and hold wherever the message is."""
+"""Bits of sysFlag that describe the body and the tags; they hold wherever the message is."""
 
 _STORED: Final = frozenset(
     {
@@ -55,11 +56,12 @@ _STORED: Final = frozenset(
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
     }
 )
-"""Answers to a send that is stored. With all but the first a broker says that its disk or its slave does not have it
-yet, and delivers it (SendStatus); kept here as well, it would be delivered twice for certain."""
+"""Answers to a send whose message is stored. All but the first say that the broker's disk or its slave does not have
+the message yet; the broker delivers it all the same (SendStatus). If it were kept here as well, it would certainly be
+delivered twice."""
 
 _V5_0_0: Final = 413
-"""MQVersion of the first release of RocketMQ whose brokers know times."""
+"""MQVersion of the first release of RocketMQ whose brokers hold messages until a given time."""
 
 _Answer = TypeVar("_Answer")
 
@@ -88,7 +90,7 @@ class LineError(ValueError):
 
 
 def export_held(data: Path, damaged: set[bytes]) -> Iterator[HeldLine]:
-    """The messages of a data folder that have not fired, the next due first.
+    """Yield the messages of a data folder that have not fired, the next due first.
 
     :param damaged: see `read_pending`.
     :raises storage.StorageError: when the folder cannot be read.
@@ -103,13 +105,13 @@ def export_held(data: Path, damaged: set[bytes]) -> Iterator[HeldLine]:
 
 
 def export_lines(data: Path, damaged: set[bytes]) -> Iterator[bytes]:
-    """The same, each as a line of JSON."""
+    """Yield the same messages, each as a line of JSON."""
     for line in export_held(data, damaged):
         yield msgspec.json.encode(line) + b"\n"
 
 
 def line_of(record: bytes, due_ms: int) -> HeldLine:
-    """A message as a line, from its record and its due time."""
+    """Return a message as a line, from its record and its due time."""
     message = decode_message(record)
     properties = parse(message.properties)
     return HeldLine(
@@ -156,7 +158,7 @@ def _is_recurring(line: bytes) -> bool:
 
 
 class Place(NamedTuple):
-    """Where a topic's messages are sent: a broker's address and its number of queues."""
+    """The broker that a topic's messages are sent to: its address and its number of queues."""
 
     host: str
     port: int
@@ -180,12 +182,12 @@ class _Route(msgspec.Struct):
 
 
 class Sender:
-    """Sends messages to where a name server says their topics are; `with` closes its connections.
+    """Sends messages to the brokers that a name server names for their topics; `with` closes its connections.
 
-    A Tidegate gateway is asked first whether it has a message already, so what was cut short can be done again.
-    Another server cannot be asked that.
+    A Tidegate gateway is asked first whether it has a message already, so what was interrupted can be repeated. Other
+    servers cannot answer that.
 
-    :param name_server: host and port; a gateway is its own.
+    :param name_server: host and port; a gateway is its own name server.
     :param connect: makes a connection to a host and a port.
     """
 
@@ -208,13 +210,13 @@ class Sender:
             broker.close()
 
     def send(self, line: HeldLine, number: int = 1) -> bool:
-        """Have a message held until its time; what is overdue is delivered at once.
+        """Have a message held until its time; an overdue message is delivered at once.
 
-        :param number: of the messages that differ in nothing that a look-up tells, such as two of one object in a
-            batch, this is the second or third: the server has it already where it has as many.
+        :param number: counts messages that a look-up cannot tell apart, such as those of one object in a batch: 2 for
+            the second. The server has this one already if it has as many of them.
         :returns: False when the server has it already.
         :raises ClientError: when a server cannot be reached.
-        :raises RefusalError: when it refuses this message.
+        :raises RefusalError: when a server refuses this message.
         """
         place = self._place_of(line.topic)
         address = (place.host, place.port)
@@ -228,12 +230,12 @@ class Sender:
         }
         properties[names.TIMER_DELIVER_MS] = str(line.due_ms)
         if line.msg_id:
-            # Of a line that another program has written, its properties may have none.
+            # The properties of a line that another program has written may have no id.
             properties[names.UNIQ_KEY] = line.msg_id
         try:
             text = join(properties)
         except ValueError as error:
-            # Nobody refuses such a property where it is sent, as nobody takes it apart there.
+            # No server refuses such a property when it is sent, as none parses it then.
             raise RefusalError(str(error)) from None
         fields = SendMessageV2(
             producer_group="tidegate-import",
@@ -246,7 +248,7 @@ class Sender:
             flag=line.flag,
             properties=text,
             reconsume_times=line.reconsume_times,
-            # Else one that its consumers let be retried more often than their group is dead on arrival.
+            # Otherwise a message that was retried more often than its group allows would be dead on arrival.
             max_reconsume_times=line.reconsume_times,
         )
         try:
@@ -254,7 +256,7 @@ class Sender:
         except ClientError as error:
             if len(line.body) <= _LONG or isinstance(error, NoAnswerError):
                 raise
-            # Where the server is gone, the next message tells.
+            # If the server is gone, the next message shows it.
             size = len(line.body)
             raise RefusalError(f"its body of {size:,} bytes may be too long: {error}") from None
         if answer.code not in _STORED:
@@ -262,20 +264,20 @@ class Sender:
         return True
 
     def _is_known(self, line: HeldLine, number: int) -> bool:
-        # Where several workers serve, each may have it: the address that they share answers for all.
+        # Each of several workers may have it; the address that they share answers for all.
         asked = {"id": line.msg_id, "topic": line.topic, "state": "any", "limit": str(MAX_WITH_ID)}
         answer = self._name_server.ask(RequestCode.LOOK_UP_TIMERS, asked)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._can_tell = False
             return False
         if answer.code != ResponseCode.SUCCESS:
-            # As for the time being, or to this user. Sent all the same, it could be there twice.
+            # The refusal may be temporary, or of this user. Sent all the same, the message could be there twice.
             raise RefusalError(f"whether it is there already is not told: {_reason(answer)}")
         same = sum(_is_same(one, line) for one in _read(answer.body, HeldPage).messages)
         return same >= number
 
     def _version_of(self, broker: RemotingClient, address: tuple[str, int]) -> int:
-        """MQVersion of a broker; 0 where it does not say. Every answer has it, also to what it does not know."""
+        """Return a broker's MQVersion; 0 where it does not say. Every answer has it, even to an unknown request."""
         if address not in self._versions:
             self._versions[address] = broker.ask(RequestCode.LOOK_UP_TIMERS).version
         return self._versions[address]
@@ -287,13 +289,13 @@ class Sender:
         return place
 
     def _place_to_be_made(self, topic: str) -> Place:
-        """Where a send makes the topic."""
+        """Return the place at which a send creates the topic."""
         template = self._ask_route(DEFAULT_TOPIC)
         if template is None:
             raise RefusalError(
                 f"no broker that may be sent to has topic {topic}, and none makes topics: create it"
             )
-        # A group's topics are made with one queue, whatever the template has.
+        # A group's topics are created with one queue, whatever the template has.
         most = 1 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else _MADE_QUEUES
         return template._replace(queues=min(most, template.queues))
 
@@ -319,18 +321,18 @@ class Sender:
 
 
 def _reason(answer: Command) -> str:
-    """Why a server refuses, as one line."""
+    """Return a server's reason for a refusal, as one line."""
     remark = " ".join((answer.remark or "no reason given").split())
     return f"refused (code {answer.code}): {remark}"
 
 
 def _is_same(one: HeldMessage, line: HeldLine) -> bool:
-    """Whether a message that a look-up by the line's id has found was sent from it. Another may be found by an id that
-    reads as an offset id; and clients give all messages that are made of one object the same id."""
+    """Whether a message that a look-up by the line's id found was sent from the line. A look-up may find others: the
+    id may read as an offset id, and clients give all messages that are made of one object the same id."""
     if one.state == State.ABORTED.value and one.store_ms < line.store_ms:
-        # The line's was sent from this one, which a drain has ended, and now comes back.
+        # The line's message was sent from this one, which a drain has aborted, and now comes back.
         return False
-    # One that was overdue, or was given another time since, does not have the line's.
+    # A message that was overdue, or was rescheduled since, does not have the line's time.
     has_its_time = one.due_ms == line.due_ms or one.rescheduled_ms or line.due_ms <= one.store_ms
     return bool(
         one.msg_id == line.msg_id

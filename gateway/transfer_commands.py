@@ -1,6 +1,6 @@
 """The commands that take unfired messages out of a data folder and to another server: `export`, `import` and `drain`.
 
-Exit status beside those of `gateway.cli`: 4 not every message could be written or sent.
+Exit status 4, beside those of `gateway.cli`: not every message could be written or sent.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from gateway.asking import Connect
 
 _TELL_EVERY_S: Final = 1.0
-"""How often a long piece of work says on standard error how far it is."""
+"""Seconds between two reports of progress on standard error."""
 
 _LOOK_EVERY: Final = 1_000
-"""Messages of an export after which the time is looked at."""
+"""Messages of an export between two looks at the clock."""
 
 _Message = TypeVar("_Message")
 
 
 def _told(messages: Iterable[_Message]) -> Iterator[_Message]:
-    """The same messages, while standard error is told how many there were."""
+    """Yield the same messages, and report on standard error how many there were."""
     told = time.monotonic()
     for count, message in enumerate(messages, 1):
         yield message
@@ -51,7 +51,7 @@ _format = click.option(
 
 
 def _is_parquet(form: str | None, name: str) -> bool:
-    """Whether the file of a name is one of Parquet; then pyarrow is there."""
+    """Whether a file is to be Parquet, by format or name. Fail if it is and pyarrow is missing."""
     if form != "parquet" and (form is not None or not name.endswith(".parquet")):
         return False
     if importlib.util.find_spec("pyarrow") is None:
@@ -63,8 +63,8 @@ def _is_parquet(form: str | None, name: str) -> bool:
 
 @contextmanager
 def _written(target: Path) -> Iterator[IO[bytes]]:
-    """A file to write. It gets its name once the disk has all of it, and else is gone, so that one that had the name
-    before stays what it was. Standard output, a pipe and a device are written as they are."""
+    """Open a file to write. It gets its name once the disk has all of it. Otherwise it is removed, and a file that had
+    the name before stays as it was. Standard output, a pipe or a device is written directly."""
     from storage import sync
 
     if str(target) == "-":
@@ -74,21 +74,21 @@ def _written(target: Path) -> Iterator[IO[bytes]]:
         with target.open("wb") as file:
             yield file
         return
-    # Behind a link: the link stays.
+    # Follow a link, so that the link itself stays.
     target = target.resolve()
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
         with unfinished.open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # One that ends just now has given this file its name, or removed it.
+                # Another export that ends just now has given this file its name, or removed it.
                 is_free = os.path.samestat(os.fstat(file.fileno()), unfinished.stat())
             except (BlockingIOError, FileNotFoundError):
                 is_free = False
             if not is_free:
                 raise click.ClickException(f"another export to {target} is being made")
             try:
-                # What an earlier attempt left that was killed.
+                # Drop what an earlier attempt left that was killed.
                 file.seek(0)
                 file.truncate()
                 yield file
@@ -288,4 +288,4 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
 
 
 COMMANDS: Final[tuple[Any, ...]] = (export, import_, drain)
-"""All of them, for the command line to take up."""
+"""All commands of this file, for the command line."""

@@ -1,4 +1,4 @@
-"""What was changed in memory and is not stored yet, by name."""
+"""Names of what was changed in memory and is not stored yet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from storage import Store
 
 
 class Unstored:
-    """The names of what was changed since the store's last commit: where that is refused these alone are read again,
+    """The names of what was changed since the store's last commit. When a commit is refused, only these are read again,
     and not the hundred thousand others that there may be."""
 
     def __init__(self, store: Store) -> None:
@@ -17,14 +17,14 @@ class Unstored:
         self._commits = store.commits
 
     def add(self, name: str) -> None:
-        """What has this name was changed in the store's batch."""
+        """Note that what has this name was changed in the store's batch."""
         if self._commits != self._store.commits:
             self._commits = self._store.commits
             self._names.clear()
         self._names.add(name)
 
     def restore(self, read: Callable[[str], None]) -> None:
-        """The batch was refused: have what was changed in it read again, by its name."""
+        """Have what a refused batch has changed read again, by its names."""
         if self._commits == self._store.commits:
             for name in self._names:
                 read(name)

@@ -1,7 +1,7 @@
-"""The settings as operators of RocketMQ know them: under upstream's names and in its units.
+"""The settings as operators of RocketMQ know them: with upstream's names and units.
 
-Tools read them (26) and change those that can be changed while the gateway serves (25). A setting that upstream does
-not have goes by its own name and in its own form.
+Tools read them (request code 26), and change those that can be changed while the gateway serves (25). A setting that
+upstream does not have keeps its own name and form.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _IN_MS = frozenset({"transactionTimeOut", "transactionCheckInterval"})
 
 
 def shown(config: Config, advertised: HostPort) -> dict[str, str]:
-    """All settings in force by name, and the facts that tools look for among them.
+    """Return all settings in force by name, and the facts that tools look for among them.
 
-    :param advertised: the address that clients are told, where the settings may only say to choose one.
+    :param advertised: the address that clients use; the settings may only say to choose one.
     """
     values = {
         _name_of(entry): _text_of(entry, config)
@@ -45,11 +45,11 @@ def shown(config: Config, advertised: HostPort) -> dict[str, str]:
 
 
 def after(config: Config, changes: Mapping[str, str]) -> Config:
-    """The settings once these are changed.
+    """Return the settings with these changes.
 
     :param changes: values by name, in upstream's names and units or in ours.
-    :raises ConfigError: when one does not exist, cannot be changed now, or would have a wrong value. All changes or
-        none are made.
+    :raises ConfigError: when a setting does not exist, cannot be changed now, or would have a wrong value. Then no
+        change is made.
     """
     known = {_name_of(entry): entry for entry in descriptions().values()} | descriptions()
     values: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""Users and what they may do, which are stored (AuthenticationMetadataManager, AuthorizationMetadataManager)."""
+"""Users and their permissions, which are stored (AuthenticationMetadataManager, AuthorizationMetadataManager)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ MAX_NAME = 400
 """Longest name of a user, in bytes: it is a key of the store."""
 
 MAX_PASSWORD = 1_000
-"""Longest password, in bytes: each request of the user is held against a signature that is made with it."""
+"""Longest password, in bytes: each request of the user is checked against a signature that is made with it."""
 
 MAX_POLICIES = 256 * 1024
-"""Most bytes of a user's policies as they are stored, some 4,000 entries. With each change all of them are read again,
-25 us an entry, and each request of the user looks through them."""
+"""Most bytes of a user's policies as they are stored, some 4,000 entries. Each change reads all of them again, 25 us an
+entry, and each request of the user searches them."""
 
 SUPER, NORMAL = "Super", "Normal"
 """Types of users (UserType). A super user may do everything."""
 
 ENABLED, DISABLED = "enable", "disable"
-"""States of users (UserStatus). Requests of a disabled one are refused."""
+"""States of users (UserStatus). Requests of a disabled user are refused."""
 
 SUBJECT = "User:"
 
@@ -33,7 +33,7 @@ _USER, _ACL = b"user\0", b"acl\0"
 
 
 class User:
-    """A user, ready to be asked."""
+    """A user, with the fields that each request is checked by."""
 
     __slots__ = ("info", "is_disabled", "is_super", "key", "name")
 
@@ -56,7 +56,7 @@ class Users:
         self.reload()
 
     def reload(self) -> None:
-        """Take over what is stored. Nobody may do anything by a row that cannot be read."""
+        """Read again what is stored. A row that cannot be read permits nobody anything."""
         self._users.clear()
         self._acls.clear()
         self._rules.clear()
@@ -80,13 +80,13 @@ class Users:
         return self._users.get(name)
 
     def matching(self, text: str | None) -> list[User]:
-        """The users whose name has a text in it, by name; without one, all."""
+        """Return the users whose name contains a text, by name; without a text, all users."""
         return [self._users[name] for name in sorted(self._users) if (text or "") in name]
 
     def create(self, info: UserInfo) -> None:
         """Add a user. The change joins the store's batch.
 
-        :raises RequestError: when there cannot be such a user, or is one already.
+        :raises RequestError: when the user is not valid, or exists already.
         """
         name = info.username or ""
         if not name.strip():
@@ -101,9 +101,9 @@ class Users:
         self._put(_merged(UserInfo(username=name, user_type=NORMAL, user_status=ENABLED), info))
 
     def update(self, info: UserInfo) -> None:
-        """Change what is given of a user. The change joins the store's batch.
+        """Change the given fields of a user. The change joins the store's batch.
 
-        :raises RequestError: when there is none, or cannot be such a one.
+        :raises RequestError: when there is no such user, or a field is not valid.
         """
         user = self._users.get(info.username or "")
         if user is None:
@@ -112,18 +112,18 @@ class Users:
         self._put(_merged(user.info, info))
 
     def delete(self, name: str) -> None:
-        """Forget a user and the policies. The change joins the store's batch."""
+        """Delete a user and the user's policies. The change joins the store's batch."""
         if name in self._users:
             self._store.delete_note(_USER + name.encode())
             del self._users[name]
         self._forget_acl(name)
 
     def rules(self, name: str) -> Rules | None:
-        """A user's policies, ready to be asked."""
+        """Return a user's policies, in the form in which requests are checked."""
         return self._rules.get(name)
 
     def acl(self, name: str) -> AclInfo | None:
-        """A user's policies as tools write them.
+        """Return a user's policies, in the form that tools use.
 
         :raises RequestError: when there is no such user.
         """
@@ -132,7 +132,7 @@ class Users:
         return self._acls.get(name)
 
     def acls(self, subject: str | None, resource: str | None) -> list[AclInfo]:
-        """Policies by user; with texts given, of subjects and about resources that have them in their names."""
+        """Return policies by user. Where texts are given, the names of subjects and of resources must contain them."""
         found = []
         for name in sorted(self._acls):
             if (subject or "") not in SUBJECT + name:
@@ -147,14 +147,14 @@ class Users:
         return found
 
     def put_policies(self, name: str, policies: list[AclPolicy]) -> None:
-        """Add entries to a user's policies; what there was about the same resource is replaced. The change joins the
-        store's batch.
+        """Add entries to a user's policies; they replace entries about the same resource. The change joins the store's
+        batch.
 
-        :raises RequestError: when there is no such user, a policy is not one, or there would be too many.
+        :raises RequestError: when there is no such user, a policy is not valid, or there would be too many.
         """
         if name not in self._users:
             raise refused(f"The subject of {SUBJECT}{name} is not exist.")
-        # Looked at first for themselves: to read a million of them takes seconds.
+        # Check the size of the new ones first: reading a million of them takes seconds.
         _check_size(policies)
         by_type = self._by_type(name)
         try:
@@ -170,7 +170,7 @@ class Users:
             raise refused(str(error)) from error
 
     def delete_policies(self, name: str, policy_type: str | None, resource: str | None) -> None:
-        """Forget the entry about a resource, or all of a user's policies. The change joins the store's batch.
+        """Delete the entry about a resource, or all of a user's policies. The change joins the store's batch.
 
         :raises RequestError: when there is no such user, or no policy.
         """
@@ -192,7 +192,7 @@ class Users:
         self._put_acl(name, _acl(name, by_type))
 
     def _by_type(self, name: str) -> dict[str, dict[str, AclEntry]]:
-        """A user's entries by policy type and resource."""
+        """Return a user's entries by policy type and resource."""
         acl = self._acls.get(name, AclInfo())
         by_type: dict[str, dict[str, AclEntry]] = {one: {} for one in POLICY_TYPES}
         for policy in acl.policies:
@@ -217,7 +217,7 @@ class Users:
 
 
 def refused(remark: str) -> RequestError:
-    """The error that a request about users or policies ends with (AuthenticationException, AuthorizationException)."""
+    """Return the error for a request about users or policies (AuthenticationException, AuthorizationException)."""
     return RequestError(ResponseCode.NO_PERMISSION, remark)
 
 
@@ -233,7 +233,7 @@ def _check_size(policies: AclInfo | list[AclPolicy]) -> None:
 
 
 def _merged(old: UserInfo, new: UserInfo) -> UserInfo:
-    """A user with what is given of another; a type or a state that is none is passed over, as upstream does."""
+    """Return a user with the given fields of another; an unknown type or state is ignored, as upstream does."""
     types = {one.lower(): one for one in (SUPER, NORMAL)}
     return UserInfo(
         username=old.username,
@@ -246,17 +246,17 @@ def _merged(old: UserInfo, new: UserInfo) -> UserInfo:
 
 
 def _policy_type(text: str | None) -> str:
-    """A policy's type; what is none is the first one, as upstream has it."""
+    """Return a policy's type; an unknown one counts as Custom, as in upstream."""
     return next((one for one in POLICY_TYPES if one.lower() == (text or "").lower()), "Custom")
 
 
 def _key(entry: AclEntry) -> str:
-    """What an entry is about; two entries about the same cannot be together in a policy."""
+    """Return the resource of an entry; a policy has at most one entry for each."""
     return str(Pattern.parse(entry.resource or ""))
 
 
 def _tidy(entry: AclEntry) -> AclEntry:
-    """An entry as it is shown from now on."""
+    """Return an entry in the form in which it is stored and shown."""
     return AclEntry(
         resource=_key(entry),
         actions=[action for action in Action if action in parse_actions(entry.actions)],

@@ -21,7 +21,7 @@ class TableVersion:
         self._seen: DataVersion | None = None
 
     def at(self, now_ms: int) -> DataVersion:
-        """The version now."""
+        """Return the present version."""
         if self._seen is None or self._seen.counter != self._table.changes:
             self._seen = DataVersion(self._table.changes, now_ms)
         return self._seen

@@ -1,4 +1,4 @@
-"""The data folder of one gateway and the folders of several workers below one: neither is taken for the other."""
+"""Keeps the data folder of one gateway apart from the folder that holds the folders of several workers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _PREFIX: Final = "worker-"
 
 
 def worker_folder(data: Path, number: int) -> Path:
-    """Where a worker has its data, below the folder of the setting `data`."""
+    """Return a worker's data folder, below the folder of the setting `data`."""
     return data / f"{_PREFIX}{number}"
 
 
 def check_folder_of_one(config: Config) -> None:
-    """See that a gateway by itself is not started on what several workers hold, and would serve none of it.
+    """Check that a single gateway is not started on the folder of several workers: it would serve none of their data.
 
     :raises StartError: when it is.
     """
@@ -37,10 +37,10 @@ def check_folder_of_one(config: Config) -> None:
 
 
 def check_folders_of_workers(config: Config) -> list[Path]:
-    """See that several workers do not leave what one gateway holds unserved.
+    """Check that several workers are not started on the folder of one gateway: they would not serve its data.
 
-    :returns: folders of workers that there were once more of; nobody serves from them now.
-    :raises StartError: when they would.
+    :returns: folders of workers beyond the present number of workers; nobody serves from them now.
+    :raises StartError: when they are.
     """
     data = config.data
     if (data / DATA_FILE).exists():
@@ -53,10 +53,10 @@ def check_folders_of_workers(config: Config) -> list[Path]:
 
 
 def lock_folder_of_workers(data: Path) -> ExitStack:
-    """Keep other leaders from the folder below which workers have theirs, until what is returned is closed.
-    Their workers would take the folder of each that is just being started again.
+    """Keep other leaders from the folder that holds the workers' folders, until the returned stack is closed. Their
+    workers would take over the folder of each worker that is just being restarted.
 
-    :raises StartError: when another one has it, or it cannot be written to.
+    :raises StartError: when another leader has it, or it cannot be written to.
     """
     try:
         return lock_folder(data)
@@ -65,7 +65,7 @@ def lock_folder_of_workers(data: Path) -> ExitStack:
 
 
 def _worker_folders(data: Path) -> dict[int, Path]:
-    """Folders in which workers have had data, by the workers' numbers."""
+    """Return the folders in which workers have had data, by the workers' numbers."""
     found = (file.parent for file in data.glob(f"{_PREFIX}*/{DATA_FILE}"))
     numbers = ((folder.name.removeprefix(_PREFIX), folder) for folder in found)
     return {int(text): folder for text, folder in numbers if text.isdecimal()}

@@ -1,4 +1,4 @@
-"""Asks a worker at its own HTTP port: one request, one connection of this machine, and the whole answer."""
+"""Sends requests to a worker's own HTTP port: one connection for each, on this machine, and the whole answer."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PATIENCE: Final = 30.0
 """Seconds that a worker has to answer: it counts millions of messages in less."""
 
 CONNECT_PATIENCE: Final = 5.0
-"""Seconds that it has to take the connection."""
+"""Seconds that a worker has to accept the connection."""
 
 
 class WorkerPort:
     """A worker's own HTTP port.
 
-    :param tls: whether it speaks TLS.
+    :param tls: whether the port speaks TLS.
     """
 
     log = Logger()
@@ -39,9 +39,9 @@ class WorkerPort:
         self._reactor = reactor
         self._tls = tls
         self.address: HostPort | None = None
-        """Where it is; None until the worker has said so."""
+        """The port's address; None until the worker has reported it."""
         self.serves = False
-        """Whether the worker is known to serve: one that is not does not answer, and is not waited for."""
+        """Whether the worker is known to serve. If not, requests get no answer at once, without waiting."""
         self._asked: dict[Deferred[Reply | None], Any] = {}
 
     def ask(
@@ -66,7 +66,7 @@ class WorkerPort:
         return answer
 
     def wait_no_more(self) -> None:
-        """Have what was asked before be without an answer, as the worker hangs."""
+        """End all requests under way without an answer, as the worker hangs."""
         for answer, opening in list(self._asked.items()):
             answer.callback(None)
             opening.disconnect()
@@ -84,7 +84,7 @@ class WorkerPort:
 
 
 class _Request(Protocol):
-    """A request that is made once the connection is there."""
+    """A request that is sent once the connection is open."""
 
     def __init__(self, request: bytes, answer: Deferred[Reply | None]) -> None:
         self._request = request
@@ -122,7 +122,7 @@ class _Requests(ClientFactory):
 
 
 class _Received:
-    """Bytes as `http.client` reads them: from a socket."""
+    """Bytes in the form that `http.client` reads, a socket."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -132,9 +132,9 @@ class _Received:
 
 
 def _parse(data: bytes) -> Reply:
-    """A whole answer.
+    """Parse a whole answer.
 
-    :raises http.client.HTTPException: when it is none, or its end is missing.
+    :raises http.client.HTTPException: when it is not an answer, or its end is missing.
     """
     response = http.client.HTTPResponse(cast(Any, _Received(data)))
     response.begin()
@@ -145,7 +145,7 @@ def _parse(data: bytes) -> Reply:
 
 @implementer(IOpenSSLClientConnectionCreator)
 class _Believing:
-    """Makes connections that believe any certificate: the ports were told by processes that this one started."""
+    """Makes connections that accept any certificate: the ports are those of processes that this one started."""
 
     def __init__(self) -> None:
         self._context = SSL.Context(SSL.TLS_METHOD)

@@ -42,7 +42,7 @@ class ManualClock(Clock):
         self._now_ms = now_ms
 
     def _measure(self) -> int:
-        return 0  # it is never set behind the gateway's back
+        return 0  # only the gateway moves it, so `watch` finds no step
 
 
 def clock_for(store: Store, *, manual: bool, clock: Clock) -> Clock:

@@ -86,7 +86,7 @@ def held_page(
     :param given: the request's cursor.
     """
     place = _place_of_named if named else _PLACES[state]
-    # A worker's own cursor has the id of a pending message behind its place; none begins with this byte.
+    # In a worker's own cursor a pending message's id follows its place; no id begins with this byte.
     behind = b"\xff" if place is _place_of_pending else b""
     listed = [
         _Listed(broker, [(place(one), one) for one in page.messages], page.cursor, behind)

@@ -247,7 +247,7 @@ def _paused(parts: Sequence[Part], _: Command) -> Whole:
     return Whole(msgspec.json.encode(PausedTopics(topics)))
 
 
-# --- what recurs ------------------------------------------------------------------------------------
+# --- recurring messages -----------------------------------------------------------------------------
 
 
 def _recurring(parts: Sequence[Part], command: Command) -> Whole:
@@ -318,7 +318,7 @@ MERGES: Final[dict[int, Merge]] = {
     Code.PAUSE_TOPIC: Merge(_pauses, absent=_NO_TOPIC, changes=True),
     Code.RESUME_TOPIC: Merge(_pauses, changes=True),
     Code.LIST_PAUSED_TOPICS: Merge(_paused),
-    # what recurs
+    # recurring messages
     Code.LIST_RECURRING: Merge(_recurring, absent=_NO_RECURRING),
     Code.CHANGE_RECURRING: Merge(_recurring_change, absent=_NO_RECURRING, changes=True),
     Code.NEXT_RECURRING: Merge(_recurring_times, absent=_NO_RECURRING),

@@ -152,7 +152,7 @@ class Metrics:
         yield family
 
     def _traffic(self) -> Iterator[Metric | None]:
-        """What entered queues, and what consumers were handed."""
+        """Yield what entered queues, and what consumers were handed."""
         by_topic, by_group = (*_COMMON, "topic"), (*_COMMON, "topic", "consumer_group")
         families = {
             "TOPIC_PUT_NUMS": CounterMetricFamily(
@@ -182,7 +182,7 @@ class Metrics:
         )
 
     def _quotas(self) -> Iterator[Metric | None]:
-        """The topics' own limits, and how many sends were refused for any limit."""
+        """Yield the topics' own limits, and how many sends were refused for any limit."""
         limits = GaugeMetricFamily(
             "tidegate_topic_limit",
             "Limits that topics have of their own",
@@ -268,7 +268,7 @@ class Metrics:
         yield from self._stored()
 
     def _stored(self) -> Iterator[Metric]:
-        """Figures that upstream has of its storage."""
+        """Yield the figures that upstream has of its storage."""
         broker = self._broker
         disk = shutil.disk_usage(broker.store.environment.folder)
         yield self._gauge("rocketmq_storage_size", "What the disk holds, of anybody", disk.used)

@@ -49,7 +49,7 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
 
 
 def is_in_seconds(epoch_ms: int) -> bool:
-    """Whether what should be epoch ms is in seconds: these are of 2001 or later, while as ms they are before 1973."""
+    """Whether what should be epoch ms is in seconds: a time from 2001 on, while as ms it is between 1970 and 1973."""
     return 1_000_000_000 <= epoch_ms < _LEAST_EPOCH_MS
 
 

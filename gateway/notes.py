@@ -16,8 +16,8 @@ _log = Logger()
 def read_notes(
     store: Store, prefix: bytes, kind: str, take: Callable[[bytes, bytes], object]
 ) -> None:
-    """Pass the notes whose names begin with a prefix to `take`. A note that cannot be read does not count, which is
-    logged, so that the gateway starts without it.
+    """Pass the notes whose names begin with a prefix to `take`. A note that cannot be read is
+    logged and does not count: the gateway works without it.
 
     :param kind: what the log calls such a note.
     :param take: called with the rest of each name, and the value; it raises an error where it cannot read them.

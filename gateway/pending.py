@@ -103,7 +103,7 @@ class PendingMessages:
         """Return a page of messages by id, by key, or by time, each with its state. The next due comes first; in a list
         of fired or aborted messages, the latest.
 
-        :param limit: most messages of the page; it is brought between 1 and `MAX_PAGE`.
+        :param limit: most messages of the page, clamped to 1 to `MAX_PAGE`.
         :param cursor: the cursor that the page before returned.
         """
         page = self.select(wanted, max(1, min(limit, MAX_PAGE)), parse_cursor(cursor))
@@ -322,13 +322,13 @@ class PendingMessages:
         return self._abort_places(places) or [_outcome("", topic, 0, Aborted.UNKNOWN)]
 
     def _named(self, wanted: Wanted) -> Iterable[Found]:
-        """The messages with the id or the key that a look-up names."""
+        """Return the messages with the id or the key that a look-up names."""
         if wanted.id:
             return self.find(wanted.id)
         return self._with_key(self._topics_of(wanted), wanted.key)
 
     def _topics_of(self, wanted: Wanted) -> list[bytes]:
-        """The topics that are searched for a key."""
+        """Return the topics that are searched for a key."""
         topics = [wanted.topic] if wanted.topic else self._broker.topics.names()
         return [topic.encode() for topic in topics]
 
@@ -466,7 +466,7 @@ def _shown(topic: str, pause: Pause) -> PausedTopic:
 
 
 def _spot_of(found: Found) -> bytes:
-    """A message's place in a list by due times."""
+    """Return a message's place in a list by due times."""
     return found.due_ms.to_bytes(8) + found.sequence.to_bytes(8)
 
 

@@ -283,7 +283,7 @@ PERMISSIONS: Final[Mapping[int, Requirement]] = {
     Code.RESUME_TOPIC: topic(UPDATE),
     Code.LIST_PAUSED_TOPICS: nothing,
     Code.GET_TIMER_METRICS: cluster(GET),
-    # what recurs; it is set by sends
+    # recurring messages, which sends set
     Code.LIST_RECURRING: topic(READ),
     Code.CHANGE_RECURRING: topic(PUB),
     Code.NEXT_RECURRING: topic(READ),
@@ -291,7 +291,7 @@ PERMISSIONS: Final[Mapping[int, Requirement]] = {
     # finding messages
     Code.QUERY_MESSAGE: topic(READ),
     Code.VIEW_MESSAGE_BY_ID: _view,
-    # what only a consumer's client knows
+    # what only a consumer's client can answer
     Code.GET_CONSUMER_RUNNING_INFO: group(GET),
     Code.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: both(topic(GET), group(GET, "group")),
@@ -311,14 +311,14 @@ PERMISSIONS: Final[Mapping[int, Requirement]] = {
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: cluster(SHOW),
     Code.DELETE_SUBSCRIPTIONGROUP: group(DELETE, "group_name"),
     Code.SET_MESSAGE_REQUEST_MODE: _consume_mode,
-    # who is there
+    # connected clients
     Code.GET_CONSUMER_CONNECTION_LIST: group(GET),
     Code.GET_PRODUCER_CONNECTION_LIST: cluster(GET),
     Code.GET_ALL_PRODUCER_INFO: cluster(GET),
     Code.QUERY_TOPIC_CONSUME_BY_WHO: topic(GET),
     Code.QUERY_TOPICS_BY_CONSUMER: group(GET, "group"),
     Code.QUERY_SUBSCRIPTION_BY_CONSUMER: both(topic(GET), group(GET, "group")),
-    # how far groups are
+    # progress of groups
     Code.GET_CONSUME_STATS: _consume_stats,
     Code.GET_BROKER_CONSUME_STATS: cluster(GET),
     Code.QUERY_CONSUME_TIME_SPAN: both(topic(GET), group(GET, "group")),

@@ -29,7 +29,7 @@ def due_of(record: bytes) -> int:
 
 
 def is_half(record: bytes) -> bool:
-    """Whether a record is the first half of a transaction that waits for its decision."""
+    """Whether a record is a half message that waits for its transaction's decision."""
     return decode_message(record).topic == HALF_TOPIC
 
 

@@ -36,7 +36,7 @@ _MINUTE = timedelta(minutes=1)
 _WEEK_S = 7 * 86_400
 _TWO_DAYS_S = 2 * 86_400
 """More than a zone's clocks are ever set by: all clocks of the world lie within 26 hours."""
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - what clocks show, of whatever zone
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - local time of any zone
 
 WHAT_CRON_IS = (
     "write 5 fields, minute hour day-of-month month day-of-week, "
@@ -310,7 +310,7 @@ def _next_of_cron(expression: str, zone: tzinfo, after_s: int) -> int | None:
     try:
         find = _next_on_wall if _names_hours(expression) else _next_by_elapsed_time
         found_s = find(expression, zone, after_s)
-    except (OverflowError, ValueError):  # past the year 9999, or of a damaged definition
+    except (OverflowError, ValueError):  # past the year 9999, or a damaged definition
         return None
     return found_s * 1000 if found_s is not None else None
 

@@ -80,7 +80,7 @@ def set_recurring(
     :param rule: cron, every, zone, start, end, count and misfire, as in the properties; None is left out.
     :param sys_flag: says how the body is compressed, if it is.
     """
-    # A broker without recurring messages would deliver the message at once. It does not support this request.
+    # A broker without recurring messages would deliver the message at once. There this request fails first.
     next_times(client, times=1, **{one: rule.get(one) for one in _OF_TIMES})
     own = {f"TIDEGATE_{one.upper()}": value for one, value in rule.items() if value is not None}
     try:

@@ -24,7 +24,7 @@ OWN = (
     names.RECUR_NAME,
     names.PLANNED_MS,
 )
-"""Properties that say how a message recurs. A message that fires has none of them as its sender wrote it."""
+"""Properties that say how a message recurs. What the sender wrote in them is on no message that fires."""
 
 RECURRING_REQUESTS = frozenset({names.RECUR_CRON, names.RECUR_EVERY, names.RECUR_CHANGE})
 """Properties that make a message an order about a recurring message."""

@@ -84,10 +84,10 @@ class Caller(Protocol):
 
     @property
     def is_super(self) -> bool:
-        """Whether they may do everything."""
+        """Whether the user may do everything."""
 
     def may(self, actions: frozenset[Action], topic: str) -> bool:
-        """Whether they may do one of these to a topic."""
+        """Whether the user may do one of these actions to a topic."""
 
 
 class Call:
@@ -109,7 +109,7 @@ class Call:
         self.caller: Caller | None = None
 
     def may(self, actions: frozenset[Action], topic: str) -> bool:
-        """Whether the sender may do one of these to a topic."""
+        """Whether the sender may do one of these actions to a topic."""
         return self.caller is None or self.caller.may(actions, topic)
 
     @property

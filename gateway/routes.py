@@ -110,7 +110,7 @@ def routes(to: Handlers) -> Mapping[int, Handler]:
         Code.PEEK_MESSAGE: to.pop_views.peek,
         Code.NOTIFICATION: to.pop_views.notification,
         Code.POLLING_INFO: to.pop_views.polling_info,
-        # who gets which queues, and how
+        # assignment of queues to consumers
         Code.QUERY_ASSIGNMENT: to.assignments.query,
         Code.SET_MESSAGE_REQUEST_MODE: to.assignments.set_mode,
         # offsets
@@ -131,14 +131,14 @@ def routes(to: Handlers) -> Mapping[int, Handler]:
         Code.LIST_PAUSED_TOPICS: to.timers.paused,
         Code.GET_TIMER_METRICS: to.timers.metrics,
         Code.CLOCK: to.manual_time.clock,
-        # what recurs
+        # recurring messages
         Code.LIST_RECURRING: to.recurring.list,
         Code.CHANGE_RECURRING: to.recurring.change,
         Code.NEXT_RECURRING: to.recurring.next_times,
         # finding messages
         Code.QUERY_MESSAGE: to.queries.query,
         Code.VIEW_MESSAGE_BY_ID: to.queries.view,
-        # what only a consumer's client knows
+        # what only a consumer's client can answer
         Code.GET_CONSUMER_RUNNING_INFO: to.relays.running_info,
         Code.CONSUME_MESSAGE_DIRECTLY: to.relays.consume_directly,
         Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: to.relays.consumer_status,
@@ -157,14 +157,14 @@ def routes(to: Handlers) -> Mapping[int, Handler]:
         Code.GET_SUBSCRIPTIONGROUP_CONFIG: to.group_admin.group_config,
         Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: to.group_admin.all_groups,
         Code.DELETE_SUBSCRIPTIONGROUP: to.group_admin.delete_group,
-        # who is there
+        # connected clients
         Code.GET_CONSUMER_CONNECTION_LIST: to.connections.consumers,
         Code.GET_PRODUCER_CONNECTION_LIST: to.connections.producers,
         Code.GET_ALL_PRODUCER_INFO: to.connections.all_producers,
         Code.QUERY_TOPIC_CONSUME_BY_WHO: to.connections.groups_of_topic,
         Code.QUERY_TOPICS_BY_CONSUMER: to.connections.topics_of_group,
         Code.QUERY_SUBSCRIPTION_BY_CONSUMER: to.connections.subscription,
-        # how far groups are
+        # progress of groups
         Code.GET_CONSUME_STATS: to.progress.of_group,
         Code.GET_BROKER_CONSUME_STATS: to.progress.of_all_groups,
         Code.QUERY_CONSUME_TIME_SPAN: to.progress.time_spans,

@@ -51,7 +51,7 @@ class SharedAddress(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A topic's queues, and until when they count (`Reactor.seconds`)."""
+    """A topic's queues, and until when they are used (`Reactor.seconds`)."""
 
     queues: list[MessageQueue]
     until: float
@@ -98,7 +98,7 @@ class Siblings:
     def _told(self, topic: str, ready: OnQueues, answer: Command | None) -> None:
         queues = None
         if answer is None:
-            # The leader, or a worker that it waits for, is busy or gone: the queues have not changed.
+            # The leader, or a worker that it waits for, is busy or gone: the queues are still where they were.
             known = self._known.get(topic)
             queues = known.queues if known is not None else None
         else:

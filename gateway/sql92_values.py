@@ -22,8 +22,8 @@ Value = str | int | float | None
 """Booleans count as ints."""
 
 Properties = Mapping[str, str]
-"""A message's properties. They are parsed once, however many names an expression has: to search 32 KB of empty pairs for
-one takes milliseconds."""
+"""A message's properties. They are parsed once, however many names an expression has: to search 32 KB of empty pairs
+for one takes milliseconds."""
 
 Evaluate = Callable[[Properties], Value]
 """An operand's value for a message with these properties."""

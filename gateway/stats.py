@@ -307,12 +307,12 @@ class Statistics:
         return history.rates(self._samples, now_ms, counts, *TOPIC_COUNTERS[name])
 
     def topic_put_rate(self, topic: str) -> float:
-        """Messages a second that entered a topic's queues in the last minute."""
+        """Return how many messages a second entered a topic's queues in the last minute."""
         rates = self.rates("TOPIC_PUT_NUMS", topic)
         return rates.minute.per_second if rates is not None else 0.0
 
     def group_get_rate(self, topic: str, group: str) -> float:
-        """Messages a second that a group was handed of a topic in the last minute."""
+        """Return how many messages a second a group was handed of a topic in the last minute."""
         rates = self.rates("GROUP_GET_NUMS", f"{topic}@{group}")
         return rates.minute.per_second if rates is not None else 0.0
 
@@ -345,7 +345,7 @@ class Statistics:
                     yield name, f"{topic}@{group}", counts[counter]
 
     def entered(self, topic: str) -> int:
-        """Messages that entered a topic's queues since the start."""
+        """Return how many messages entered a topic's queues since the start."""
         return self._topic_counts(topic.encode())[0]
 
     def sample(self) -> bool:

@@ -192,11 +192,11 @@ class Topics:
         self._config = config
 
     def get(self, name: str) -> Topic | None:
-        """A topic, if it exists."""
+        """Return a topic, or None."""
         return self._topics.get(name)
 
     def need(self, name: str) -> Topic:
-        """A topic.
+        """Return a topic.
 
         :raises RequestError: when there is none.
         """
@@ -225,7 +225,7 @@ class Topics:
         return now_ms - topic.limits.retention_ms
 
     def names(self) -> list[str]:
-        """Names of all topics, the system's among them."""
+        """Return the names of all topics, system topics included."""
         return list(self._topics)
 
     def create_on_send(self, name: str, default_topic: str, queues: int) -> Topic:
@@ -337,15 +337,15 @@ class Groups:
         return iter(self._groups.values())
 
     def names(self) -> list[str]:
-        """Names of all groups."""
+        """Return the names of all groups."""
         return list(self._groups)
 
     def get(self, name: str) -> GroupSettings | None:
-        """A group, if it exists."""
+        """Return a group, or None."""
         return self._groups.get(name)
 
     def find(self, name: str) -> GroupSettings | None:
-        """A group; created when it is missing and groups are to be created on first use."""
+        """Return a group; create it when it is missing and groups may be created on first use. Else return None."""
         group = self._groups.get(name)
         if group is None and self._config.auto_create_group and is_group_name(name):
             group = self.put(GroupSettings(name))

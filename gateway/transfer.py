@@ -248,7 +248,7 @@ class Sender:
             flag=line.flag,
             properties=text,
             reconsume_times=line.reconsume_times,
-            # Otherwise a message that was retried more often than its group allows would be dead on arrival.
+            # Otherwise a message that was retried more often than its group allows would be a dead letter on arrival.
             max_reconsume_times=line.reconsume_times,
         )
         try:

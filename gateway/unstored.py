@@ -17,14 +17,14 @@ class Unstored:
         self._commits = store.commits
 
     def add(self, name: str) -> None:
-        """Note that what has this name was changed in the store's batch."""
+        """Note that the entry of this name was changed in the store's batch."""
         if self._commits != self._store.commits:
             self._commits = self._store.commits
             self._names.clear()
         self._names.add(name)
 
     def restore(self, read: Callable[[str], None]) -> None:
-        """Have what a refused batch has changed read again, by its names."""
+        """Have each entry that a refused batch has changed read again, by its name."""
         if self._commits == self._store.commits:
             for name in self._names:
                 read(name)

@@ -76,7 +76,7 @@ class Users:
         return bool(self._users)
 
     def get(self, name: str) -> User | None:
-        """A user, if there is one."""
+        """Return a user, or None."""
         return self._users.get(name)
 
     def matching(self, text: str | None) -> list[User]:

@@ -41,13 +41,13 @@ class WorkerPort:
         self.address: HostPort | None = None
         """The port's address; None until the worker has reported it."""
         self.serves = False
-        """Whether the worker is known to serve. If not, requests get no answer at once, without waiting."""
+        """Whether the worker is known to serve. If not, a request ends at once without an answer."""
         self._asked: dict[Deferred[Reply | None], Any] = {}
 
     def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> Deferred[Reply | None]:
-        """See `relay.Ask`."""
+        """Send a request to the worker; see `relay.Ask`."""
         answer: Deferred[Reply | None] = Deferred()
         if self.address is None or not self.serves:
             answer.callback(None)

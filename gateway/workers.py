@@ -357,7 +357,7 @@ class Leader:
                 self._expect(number, name)
 
     def start(self) -> Deferred[Any]:
-        """Listen at the shared address, and start the workers; fires when all of them listen.
+        """Listen at the shared address, and start the workers. Fires when all of them listen.
 
         :raises StartError: when the address is taken.
         """
@@ -383,7 +383,7 @@ class Leader:
         return HostPort(self._config.listen.host, self._port.getHost().port)
 
     def stop(self) -> Deferred[Any]:
-        """Stop all; fires when the last worker is gone."""
+        """Stop listening, and stop all workers. Fires when the last one is gone."""
         self._port.stopListening()
         if self.http is not None:
             self.http.stop()

@@ -38,7 +38,7 @@ _Results = TypeVar("_Results", AbortAnswer, RescheduleAnswer)
 
 
 class Part(NamedTuple):
-    """A worker's answer, which says success. `broker` is the worker's name."""
+    """A worker's answer with code SUCCESS. `broker` is the worker's name."""
 
     broker: str
     answer: Command
@@ -62,7 +62,7 @@ class Merge(NamedTuple):
 
     :param make: makes the answer from the workers' answers that say success. There is at least one of these, and they
         are in the workers' order.
-    :param needs_all: whether an answer without one of the workers, or in spite of one's refusal, would be false.
+    :param needs_all: whether an answer that leaves out a worker, or a worker's refusal, would be false.
     :param absent: the codes by which a worker says only that it does not have what the request names.
     :param changes: whether a worker that says success has changed something.
     """
@@ -102,7 +102,7 @@ class Merge(NamedTuple):
 
 
 def unserved(lacking: Sequence[str], number: int) -> str:
-    """Return the remark for a request that no worker got, as some are known not to serve.
+    """Return the remark for a request that was sent to no worker, because some are known not to serve.
 
     :param number: how many workers there are.
     """

@@ -24,7 +24,8 @@ EXPECTED = (
 
 
 def parse_moment(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
-    """Return the epoch ms of ISO 8601 (in `zone` unless it has its own, else local), `+30m`, `-2h`, `now` or epoch ms.
+    """Return `text` as epoch ms. It may be ISO 8601 (in `zone` unless it has its own, else local time), `+30m`, `-2h`,
+    `now` or epoch ms.
 
     Raises ValueError with one line that says what to write.
     """

@@ -48,7 +48,7 @@ class Outgoing:
         self._limit = config.max_asked_clients
 
     def check_room(self, count: int = 1) -> None:
-        """Check that so many more clients may be asked.
+        """Check that so many more requests may wait.
 
         :raises RequestError: when they may not.
         """
@@ -73,8 +73,8 @@ class Outgoing:
         """Send a request to a client.
 
         :param timeout: seconds to wait for the answer.
-        :param on_answer: called exactly once, and never before this returns. `peer.open` then tells
-            a late answer from a lost connection.
+        :param on_answer: called exactly once, and never before this returns. If the answer is None, `peer.open` shows
+            whether it was late or the connection was lost.
         :raises RequestError: when too many requests wait already; then nothing is sent.
         """
         self.check_room()

@@ -15,7 +15,7 @@ from storage import Growth, Queue
 
 WOKEN_AT_ONCE = 16
 """Woken pulls that are retried in one turn, some 1 ms of work, or 20 ms where each reads 500 messages to judge them.
-Thousands of pulls can wait for one queue, as those of a group that broadcasts do."""
+Thousands of pulls can wait for one queue, for example those of broadcasting consumers."""
 
 LET_GO_AT_ONCE = 2_000
 """Pulls that are let go in one turn of the reactor, some 10 ms of work. The pulls of thousands of clients that came
@@ -26,7 +26,7 @@ SWEPT_AT_ONCE = 2_000
 
 
 _NO_TAG: Final = frozenset({None})
-"""Stands for the tags of pulls that take no message; these pulls are let go all the same."""
+"""Stands for the tags of pulls that take no message, so that these pulls are kept here and let go too."""
 
 
 class Parked(Protocol):

@@ -171,8 +171,8 @@ class PendingMessages:
         return FoundPage(found, b"\0" + page.cursor if page.cursor is not None else None)
 
     def _past(self, wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
-        """Return a page of a topic's fired messages by the time of firing, or of aborted messages by that of the
-        abort."""
+        """Return a page of a topic's fired messages by the time of firing, or of aborted messages by the time of
+        the abort."""
         begin_ms, end_ms = max(0, wanted.begin_ms), _end_of(wanted)
         topic = self._broker.topics.get(wanted.topic)
         if wanted.state == State.ABORTED.value:
@@ -270,10 +270,10 @@ class PendingMessages:
             )
 
     def check_number(self, message_id: str) -> None:
-        """Refuse an id of more than `MAX_WITH_ID` messages: changing them all at once takes a second for 50,000, and
-        everybody waits meanwhile.
+        """Refuse an id that more than `MAX_WITH_ID` messages have. To change 50,000 at once takes a second, while all
+        other requests wait.
 
-        :raises RequestError: when more messages have the id.
+        :raises RequestError: when more messages have it.
         """
         if has_too_many(self._store, message_id.encode()):
             raise RequestError(

@@ -124,7 +124,7 @@ def _end_transaction(call: Call, broker: Broker) -> Iterator[Need]:
 
 def _send_back(call: Call, broker: Broker) -> Iterator[Need]:
     yield group_need(call.fields.group, SUB)
-    # The copy goes to the group, which must not read by it what it may not consume.
+    # The copy goes to the group, which must not get messages by it that it may not consume.
     yield from _stored(call.fields.offset, SUB, broker)
 
 

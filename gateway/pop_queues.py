@@ -34,7 +34,7 @@ NO_FILTER: Final = "parse the consumer's subscription failed"
 
 
 class PopQueue(NamedTuple):
-    """A queue, and whether it is the requested topic's or that of messages that came back (a retry topic's)."""
+    """A queue, and whether it belongs to the requested topic or to the retry topic, where messages come back."""
 
     kind: str
     queue: Queue

@@ -22,7 +22,7 @@ LONGEST_WAIT: Final = 30.0
 
 def time_left_ms(clock: Clock, born_ms: int, poll_ms: int) -> int:
     """Return how many ms a request still has, less than 0 when it comes too late. Where the clock stands still, return
-    all of `poll_ms`: clients note the machine's time, so nobody can tell when the request was made.
+    all of `poll_ms`: clients note the machine's time, so the request's age is unknown.
 
     :param born_ms: when the client made the request, epoch ms; 0 where it does not say.
     :param poll_ms: how long the request may take from then on.

@@ -95,7 +95,7 @@ def allow_open_files(config: Config, *, asked: int = 0) -> None:
     """Let this process open as many files as it may, as a JVM does. Shells limit the processes that they start to 1,024
     files, and each connection takes one. Log a warning if the settings allow more connections than can be open.
 
-    :param asked: processes to which it may open a connection for each connection to its HTTP port.
+    :param asked: processes to which each connection to the HTTP port may need a further connection.
     :raises StartError: when no connection could be open.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -116,7 +116,7 @@ LONGEST_GOODBYE = 3.0
 """Seconds that a stopping gateway waits for clients to take their last answers."""
 
 LAST_VERSION_WITHOUT_GO_AWAY = 475
-"""MQVersion V5_3_1: newer clients understand GO_AWAY, by which a broker sends them away (NettyRemotingAbstract)."""
+"""MQVersion V5_3_1: newer clients understand the answer GO_AWAY (NettyRemotingAbstract)."""
 
 LEADER_LOOK_SECONDS = 1.0
 """Seconds between a worker's checks that its leader is still there. With each it writes a sign of life."""
@@ -282,7 +282,7 @@ class Gateway:
         return self._tapping.counts
 
     def not_ready(self) -> list[str]:
-        """Return the reasons why no traffic should come to this gateway; none when it is ready."""
+        """Return the reasons why no traffic should come to this gateway; an empty list when it is ready."""
         reasons = {
             "stopping": self._stopping,
             "the last batch could not be stored": self.broker.committer.failing,

@@ -50,7 +50,7 @@ TOTALS = ("put", "got", "found", "missed", "pulls", "fired")
 all pulls, and messages fired."""
 
 IDLE_MS = 6 * 3_600_000
-"""Ms after which a topic's group of which nothing was counted is forgotten: groups come and go under random names.
+"""Ms after which a group is forgotten for a topic if nothing was counted there: groups come and go under random names.
 Topics stay."""
 
 
@@ -361,7 +361,7 @@ class Statistics:
 
     def _begin_sample(self) -> Iterator[None]:
         """Note the totals, and return an iterator that notes the rest. Each of its steps notes a topic, or a topic with
-        a group; those of which nothing can have been counted are left out."""
+        a group, of which something may have been counted until then."""
         self._sampling_ms = self._steady_ms()
         self._totals.add(self._sampling_ms, self._total_counts(), self._samples)
         today = _day_of(self._now_ms())

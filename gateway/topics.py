@@ -61,7 +61,7 @@ MAX_GROUP_NAME = 120
 """Longest name of a consumer group (TopicValidator.GROUP_MAX_LENGTH)."""
 
 MAX_QUEUES = 10_000
-"""Most queues of a topic. A request about a topic looks at each of them, 20 us a piece, while everybody waits."""
+"""Most queues of a topic. A request about a topic looks at each of them, 20 us each, while other requests wait."""
 
 HANDLE_ROOM = 256
 """Bytes that the property `POP_CK` may take: a broker's name of at most 127 bytes, and numbers."""

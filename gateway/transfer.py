@@ -38,8 +38,8 @@ _BY_SERVER: Final = (
 )
 """Properties that are not sent along. Some say when the message is due, or are added by each server anew. Others say
 what was done when the message was accepted, and that must not be done again: a debounce would abort later messages, and
-a committed message would be a half message again that nobody sees. And TIMER_DEL_UNIQKEY, which was no order to abort
-another message, would be one beside a due time."""
+a committed message would be a half message again that nobody sees. And TIMER_DEL_UNIQKEY beside a due time is an order
+to abort another message, which it was not before."""
 
 _LONG: Final = 4 * 1024**2
 """Bytes of a body that every server has room for in a frame (maxMessageSize). A server closes the connection at a
@@ -271,7 +271,7 @@ class Sender:
             self._can_tell = False
             return False
         if answer.code != ResponseCode.SUCCESS:
-            # The refusal may be temporary, or of this user. Sent all the same, the message could be there twice.
+            # The refusal may be temporary, or for this user. If sent all the same, the message could be there twice.
             raise RefusalError(f"whether it is there already is not told: {_reason(answer)}")
         same = sum(_is_same(one, line) for one in _read(answer.body, HeldPage).messages)
         return same >= number

@@ -69,8 +69,8 @@ from gateway.worker_folders import (
 from storage import DATA_FILE
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds before a worker that ended by itself is started again. The pause doubles with each start after which the
-worker does not listen."""
+"""Seconds before a worker that ended by itself is started again. The pause doubles each time that the worker has
+not listened."""
 
 LONGEST_END: Final = 20.0
 """Seconds that a worker has to finish what is under way once SIGTERM is sent; it takes a few. A worker that takes

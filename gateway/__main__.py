@@ -1,4 +1,4 @@
-"""Begins the command `tidegate`: a Ctrl-C ends it without a word also while its source is still read in."""
+"""Starts the command `tidegate`. A Ctrl-C ends it without a traceback, also while its modules are being imported."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import signal
 
 
 def main() -> None:
-    """Runs the command."""
-    # One that was started with the signal ignored, such as in the background of a script, leaves it so.
+    """Run the command."""
+    # If the signal is ignored at the start, as in the background of a script, it stays ignored.
     heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeds:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

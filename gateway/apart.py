@@ -42,7 +42,7 @@ def run_apart(work: Callable[[], None], complain: Callable[[str], None]) -> None
         complain(DIED)
         sys.exit(1)
     if status < 0:
-        # SIGKILL, by which a system without memory ends a process, cannot be handled.
+        # SIGKILL, which the kernel sends to a process when memory runs out, cannot be handled.
         if status != -signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.client import RemotingClient
 
     Connect = Callable[[str, int], RemotingClient]
-    """Makes a connection to a host and a port, which is opened by `with`, or by the first request."""
+    """Makes a connection to a host and a port. `with` opens it, or else the first request."""
 
 
 def server_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -136,8 +136,8 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int
 
 
 def given(advice: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """Return the callback of a flag or an argument that refuses an empty text, as from an unset variable of a script:
-    it would count as left out.
+    """Return the callback of a flag or an argument that refuses an empty text, as from an unset variable of a script.
+    Otherwise it would count as left out.
 
     :param advice: what to do instead.
     """

@@ -59,7 +59,7 @@ OF_GROUPS: Final[Mapping[str, Check]] = {
     "lite.sub.client.max.event.cnt": _number(10),
     "lite.sub.wildcard": str,
 }
-"""The same for consumer groups (SubscriptionGroupAttributes)."""
+"""The attributes of consumer groups (SubscriptionGroupAttributes), with checks of their values."""
 
 UNCHANGEABLE: Final = frozenset({"queue.type", "cleanup.policy"})
 """Attributes that can only be set when a topic is created."""

@@ -4,8 +4,8 @@
 request is set around each request (`acting`), so that callers of `note` need not know it.
 
 A line has `at` (UTC), `who` (the user's name; empty without authentication), `from` (the address), `action`, the
-`request` as the log names it, and the details of the action. `stored` is there, and false, if the batch with the change
-could not be stored.
+`request` as the log names it, and the details of the action. If the batch with the change could not be stored, the line
+also has `stored`, which is false.
 """
 
 from __future__ import annotations
@@ -198,7 +198,10 @@ class _File(RotatingFileHandler):
         )
 
     def append(self, text: str) -> None:
-        """Write whole lines. Raises OSError."""
+        """Write whole lines.
+
+        :raises OSError: when they cannot be written.
+        """
         self.emit(logging.makeLogRecord({"msg": text}))
 
     def _open(self) -> TextIOWrapper:

@@ -1,4 +1,4 @@
-"""`tidegate audit`: who aborted, moved or administered what."""
+"""`tidegate audit`: shows who aborted, rescheduled or administered what."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def audit(
 
 
 def _host(line: dict[str, Any]) -> str:
-    """The address without its port."""
+    """Return the address of a line without its port."""
     return str(line.get("from", "")).rpartition(":")[0].strip("[]")
 
 

@@ -19,7 +19,7 @@ STEP = 200
 """Messages that one step changes, some 15 ms of work."""
 
 COUNTED = 500
-"""Messages that one step counts, as much work: each is read."""
+"""Messages that one step counts, as much work as `STEP`: each message is read."""
 
 
 class BulkChanges:
@@ -30,7 +30,7 @@ class BulkChanges:
         self._rescheduling = rescheduling
 
     def begin(self) -> int:
-        """Begin a change of due times. Return its mark, which each `select` gets."""
+        """Begin a change of due times. Return the time of its beginning, `begun_ms` of each `select`."""
         return self._rescheduling.begin()
 
     def select(

@@ -1,4 +1,4 @@
-"""The command `capture`: stands between clients and their RocketMQ and records what they say."""
+"""`tidegate capture`: a proxy between clients and their RocketMQ that records the traffic."""
 
 from __future__ import annotations
 
@@ -147,11 +147,11 @@ def capture(
     rotation = Rotation(file_size, file_time.total_seconds(), keep)
     writer = CaptureWriter(out, rotation, least_free=least_free)
     try:
-        # Brackets are written around an IPv6 address where it stands before a port.
+        # The proxy adds brackets to an IPv6 address where it writes a port after it.
         told = None if advertise is None else advertise.removeprefix("[").removesuffix("]")
         run(listen, server, writer, advertise=told)
     except OSError as error:
-        # A file's name is only in those of the folder; Python adds an address of its own to the text of others.
+        # Only errors of the folder's files have a file name. Python adds an address to the text of errors of sockets.
         reason = os.strerror(error.errno) if error.errno is not None else str(error)
         if error.filename is not None:
             text = f"cannot record into {out}: {reason}; give --out a folder that can be written to"

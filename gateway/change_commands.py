@@ -117,7 +117,7 @@ class _Selection:
         try:
             for step in steps:
                 count += step.messages
-        except BaseException:  # Ctrl-C as well: what is moved by a distance may not be moved again
+        except BaseException:  # also Ctrl-C: messages moved with --by must not be moved twice
             told = f"{counted(count, 'message')} {done}"
             tell(f"{told}, and perhaps those of the step that was under way")
             raise
@@ -302,4 +302,4 @@ def resume(connection: RemotingClient, topic: str, as_json: bool) -> None:
 
 
 COMMANDS: Final[tuple[Any, ...]] = (abort, reschedule, pause, resume)
-"""All of them, for the command line to take up."""
+"""The commands, which `gateway.cli` adds to the command line."""

@@ -1,8 +1,7 @@
-"""The command `tidegate`: serves, shows its settings, and asks a running gateway what it holds.
+"""The command `tidegate`: serves, shows settings, and shows and changes the messages of a running gateway.
 
-Exit status: 0 done; 1 the server could not be reached or refused; 2 a wrong flag or setting;
-3 a message that was to be aborted or rescheduled was not; 4 a data folder has faults, or not everything could be
-imported.
+Exit status: 0 done; 1 the server could not be reached or refused; 2 a wrong flag or setting; 3 a message was not
+aborted or rescheduled as asked; 4 a data folder has faults, or not everything could be imported.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ _CARE_OF_DATA: Final = (*folder_commands.COMMANDS, *transfer_commands.COMMANDS)
 _FAILED: Final = 1
 _WRONG: Final = 2
 _LAST_STANDARD: Final = 2
-"""The highest of the descriptors that have a meaning: standard error's."""
+"""The descriptor of standard error, the highest of the three standard ones."""
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What writing to standard output, or to an open file, fails with when its disk is full."""
+"""Errors of writing to standard output, or to an open file: the disk or a quota is full, or the file too large."""
 
 
-# Of all commands: those of other packages are groups of their own, which take over nothing from this one.
+# Set for all commands: commands of other packages are groups of their own, which inherit nothing from this one.
 click.rich_click.TEXT_PARAGRAPH_LINEBREAKS = "\n\n"
 click.rich_click.PADDING_HELPTEXT = (0, 1, 1, 1)
 click.rich_click.PADDING_HELPTEXT_FIRST_LINE = (0, 0, 1, 0)
@@ -61,11 +60,11 @@ click.rich_click.PADDING_HELPTEXT_FIRST_LINE = (0, 0, 1, 0)
 class SettingsCommand(RichCommand):
     """A command that also takes every setting as a flag.
 
-    The flags are made when they are asked for, so that other commands start without the model.
+    The flags are built only when they are needed, so that other commands start without importing the settings.
     """
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The command's own parameters, and a flag for each setting."""
+        """Return the command's own parameters, and a flag for each setting."""
         from gateway.loading import FILE_VARIABLE
 
         file = RichOption(
@@ -168,7 +167,7 @@ def serve(file: Path | None, **flags: object) -> None:
 
 
 def _as_variables(file: Path | None, flags: dict[str, object]) -> dict[str, str]:
-    """The environment variables that mean the same as these flags."""
+    """Return the environment variables that have the same effect as these flags."""
     from gateway.config import descriptions
     from gateway.loading import FILE_VARIABLE
 
@@ -297,7 +296,7 @@ def pending(
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> None:
     """Measure the gateway and a real RocketMQ broker. `tidegate bench --help` says more."""
-    # Not for those who only serve: it brings real clients and a broker.
+    # Imported only here: other commands do not need real clients and a broker.
     from compat.bench.command import bench as measure
 
     measure.main(args=arguments, prog_name="tidegate bench", standalone_mode=False)
@@ -328,7 +327,7 @@ def _add_job(name: str, meaning: str) -> None:
     )
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
     def job(arguments: tuple[str, ...]) -> None:
-        # Needs the extra `spark`, so it is imported only by those who use it.
+        # Imported only here: it needs the extra `spark`.
         from spark_jobs.command import main as run
 
         run([name, *arguments])
@@ -339,7 +338,7 @@ for _name, _meaning in _JOBS.items():
 
 
 def main() -> None:
-    """The process of the command: see `run`."""
+    """Run the command as a process: see `run`."""
     _fill_standard_descriptors()
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in COMMANDS:
@@ -349,7 +348,7 @@ def main() -> None:
 
 
 def run() -> None:
-    """Runs the command. Whatever goes wrong for a known reason is one line on standard error."""
+    """Run the command. Errors of known kinds are printed as one line on standard error."""
     try:
         cli.main(prog_name="tidegate", standalone_mode=False)
     except NoArgsIsHelpError as error:
@@ -373,7 +372,7 @@ def run() -> None:
         )
         sys.exit(_FAILED)
     except BrokenPipeError:
-        # The reader of a pipe, such as `head`, has seen enough.
+        # The reader of a pipe, such as `head`, has closed it.
         _leave_unwritten()
         sys.exit(_FAILED)
     except OSError as error:
@@ -397,14 +396,15 @@ def run() -> None:
 
 
 def _fill_standard_descriptors() -> None:
-    """Where standard input, output or error is closed, have nothing else opened in its place and written to as such."""
+    """Open /dev/null for each of standard input, output and error that is closed. Otherwise a file that is opened later
+    would get its descriptor, and what is written to standard output or error."""
     while (opened := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
         pass
     os.close(opened)
 
 
 def _leave_unwritten() -> None:
-    """Has what is left for standard output not flushed at the end."""
+    """Discard the rest of standard output: flushing it at exit would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,6 +1,6 @@
 """A small blocking client of the remoting protocol, for the command line and for tests.
 
-`RemotingClient` asks any question, one at a time; the functions below it ask those that only Tidegate answers.
+`RemotingClient` sends any request, one at a time. Most functions below it send requests that only Tidegate answers.
 """
 
 from __future__ import annotations
@@ -47,16 +47,18 @@ class ClientError(Exception):
 
 
 class NoAnswerError(ClientError):
-    """The server was asked, and has not answered in time."""
+    """The request was sent, but the answer did not come in time."""
 
 
 class RemotingClient:
     """A connection to the gateway, or to any RocketMQ broker or name server.
 
-    It is opened by `with` or by a question that finds it closed, and closed by an error.
-    `timeout` is how long, in seconds, connecting and each whole answer may take. `tls` makes it
-    use TLS, see `tls_context`. With `credentials`, a user's access key and secret key, questions
-    are signed. `flag` is the one that a person names the address by.
+    `with` opens it, and so does a request while it is closed. An error closes it.
+
+    :param timeout: how many seconds connecting may take, and each whole answer.
+    :param tls: makes it use TLS; see `tls_context`.
+    :param credentials: a user's access key and secret key, to sign requests with.
+    :param flag: the command's flag for the address, for texts of errors.
     """
 
     def __init__(
@@ -85,16 +87,15 @@ class RemotingClient:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection; does nothing when it is closed."""
+        """Close the connection, if it is open."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def ask(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
-        """Sends one request and returns its answer, whatever the answer's code.
+        """Send one request and return its answer, whatever the answer's code. Requests from the server are ignored.
 
-        Requests that the server sends of its own accord meanwhile are passed over.
-        Raises ClientError.
+        :raises ClientError: when there is no answer in time, or none that can be read.
         """
         opaque = next(self._opaques)
         deadline = time.monotonic() + self._timeout
@@ -151,7 +152,7 @@ class RemotingClient:
                     "check the address and the network"
                 ) from None
             except (OSError, UnicodeError) as error:
-                # UnicodeError: no host can have such a name.
+                # UnicodeError: the name is not valid for a host.
                 reason = error.strerror if isinstance(error, OSError) else "that is no host name"
                 raise ClientError(
                     f"{self._name} cannot be reached: {reason or error}; check the address"
@@ -160,7 +161,7 @@ class RemotingClient:
         return self._socket
 
     def _secured(self, connection: socket.socket) -> socket.socket:
-        """The connection after TLS's handshake, if there is to be one."""
+        """Return the connection, after the TLS handshake if TLS is used."""
         if self._tls is None:
             return connection
         import ssl
@@ -192,10 +193,10 @@ class RemotingClient:
 
 
 def tls_context(authority: Path | None) -> ssl.SSLContext:
-    """TLS that believes the certificates in a PEM file and those that they vouch for.
+    """Return a TLS context that trusts the certificates in a PEM file and those that they have signed. Without a file
+    it accepts any certificate, which is also the default of RocketMQ's clients.
 
-    Without a file it believes anybody, as RocketMQ's clients do unless told otherwise.
-    Raises ClientError when the file cannot be used.
+    :raises ClientError: when the file cannot be used.
     """
     import ssl
 
@@ -212,11 +213,11 @@ def tls_context(authority: Path | None) -> ssl.SSLContext:
 
 
 class RefusalError(Exception):
-    """The server answered a question with an error. The text is one line: its code and remark."""
+    """The server answered a request with an error. The text is one line: its code and remark."""
 
 
 def look_up(client: RemotingClient, **asked: str | int | None) -> HeldPage:
-    """One page of the messages that match all that is asked; None asks nothing.
+    """Return one page of the messages that match all given criteria; None is no criterion.
 
     Keywords: id, key, topic, tag, begin and end (due time in epoch ms; inclusive, exclusive), state
     (pending, fired, aborted or any), limit, cursor. Raises ClientError and RefusalError.
@@ -225,18 +226,18 @@ def look_up(client: RemotingClient, **asked: str | int | None) -> HeldPage:
 
 
 def reschedule(client: RemotingClient, **asked: str | int | None) -> list[RescheduleOutcome]:
-    """Gives another time to what is named by id, by handle, or by key and topic, and tells of each message.
+    """Reschedule messages, named by id, by handle, or by key and topic. Return the outcome for each message.
 
-    The time is one of due (epoch ms), delay (ms from now) and shift (ms). Raises ClientError and RefusalError.
+    The new time is one of due (epoch ms), delay (ms from now) and shift (ms). Raises ClientError and RefusalError.
     """
     return ask_for(client, RequestCode.RESCHEDULE_TIMERS, asked, RescheduleAnswer).results
 
 
 def change_many(client: RemotingClient, **asked: str | int | None) -> Iterator[BulkAnswer]:
-    """Counts, aborts or reschedules, as action says, the pending messages of a topic that match, step by step.
+    """Count, abort or reschedule the pending messages of a topic that match, step by step. Yield each step's answer.
 
-    Keywords: action, topic, key, tag, begin and end as of `look_up`, a time as of `reschedule`. Raises ClientError
-    and RefusalError.
+    Keywords: action (count, abort or reschedule); topic, key, tag, begin and end as in `look_up`; a new time as in
+    `reschedule`. Raises ClientError and RefusalError.
     """
     cursor: str | None = ""
     while cursor is not None:
@@ -248,7 +249,7 @@ def change_many(client: RemotingClient, **asked: str | int | None) -> Iterator[B
 
 
 def set_paused(client: RemotingClient, topic: str, *, paused: bool) -> bool:
-    """Pauses or resumes the firing of a topic; False when it was so before.
+    """Pause or resume the firing of a topic. Return whether that changed anything.
 
     Raises ClientError and RefusalError.
     """
@@ -257,12 +258,12 @@ def set_paused(client: RemotingClient, topic: str, *, paused: bool) -> bool:
 
 
 def paused_topics(client: RemotingClient) -> list[PausedTopic]:
-    """The topics of which nothing fires. Raises ClientError and RefusalError."""
+    """Return the paused topics. Raises ClientError and RefusalError."""
     return ask_for(client, RequestCode.LIST_PAUSED_TOPICS, {}, PausedTopics).topics
 
 
 def abort(client: RemotingClient, **asked: str | int | None) -> list[AbortOutcome]:
-    """Aborts what is named by id, by handle, or by key and topic, and tells of each message.
+    """Abort messages, named by id, by handle, or by key and topic. Return the outcome for each message.
 
     Raises ClientError and RefusalError.
     """
@@ -270,7 +271,7 @@ def abort(client: RemotingClient, **asked: str | int | None) -> list[AbortOutcom
 
 
 def move_clock(client: RemotingClient, **asked: int | None) -> ClockState:
-    """Shows a gateway's clock, after moving it if `advance` (ms) or `to` (epoch ms) says so.
+    """Return the state of a gateway's clock, after moving it by `advance` (ms) or to `to` (epoch ms) if one is given.
 
     Raises ClientError and RefusalError.
     """
@@ -278,7 +279,7 @@ def move_clock(client: RemotingClient, **asked: int | None) -> ClockState:
 
 
 def setting(client: RemotingClient, name: str) -> str:
-    """A setting of a running gateway, as `getBrokerConfig` shows it.
+    """Return a setting of a running gateway, as `getBrokerConfig` shows it.
 
     Raises ClientError and RefusalError.
     """
@@ -291,7 +292,7 @@ def setting(client: RemotingClient, name: str) -> str:
 
 
 def change_setting(client: RemotingClient, name: str, value: str) -> None:
-    """Changes a setting of a running gateway until its next start.
+    """Change a setting of a running gateway until its next start.
 
     Raises ClientError and RefusalError.
     """
@@ -301,7 +302,10 @@ def change_setting(client: RemotingClient, name: str, value: str) -> None:
 def ask_for(
     client: RemotingClient, code: int, asked: Mapping[str, str | int | None], kind: type[_Answer]
 ) -> _Answer:
-    """What a request's body answers, as `kind`. None asks nothing. Raises ClientError and RefusalError."""
+    """Send a request and return its answer's JSON body as `kind`. Fields that are None are left out.
+
+    Raises ClientError and RefusalError.
+    """
     ext = {name: str(value) for name, value in asked.items() if value is not None}
     answer = successful(client.ask(code, ext))
     try:
@@ -313,15 +317,19 @@ def ask_for(
 
 
 def successful(answer: Command) -> Command:
-    """An answer, unless it is an error: that raises RefusalError."""
+    """Return an answer, unless it is an error.
+
+    :raises RefusalError: when it is.
+    """
     if answer.code != ResponseCode.SUCCESS:
         remark = " ".join((answer.remark or "no reason given").split())
         if (
             answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            and "is for one broker" not in remark  # as the address that several workers share says
+            and "is for one broker"
+            not in remark  # the text of the address that several workers share
         ):
             remark += "; only a Tidegate gateway can be asked this"
-        if remark == "username cannot be null.":  # as a RocketMQ broker says it too
+        if remark == "username cannot be null.":  # a RocketMQ broker's text too
             remark += " Give a user's --access-key and --secret-key"
         raise RefusalError(f"the server refused (code {answer.code}): {remark}")
     return answer

@@ -47,8 +47,8 @@ def client_metrics(
 
 
 def version_name(version: int) -> str:
-    """Return a client's version as labels show it. Upstream counts two for each release since 4.0.0, the first for its
-    snapshot (MQVersion). An older version is shown as its number."""
+    """Return a client's version as labels show it. Upstream has two numbers for each release since 4.0.0, the first for
+    its snapshot (MQVersion). An older version is shown as its number."""
     if version < _V4_0_0:
         return str(version)
     releases, is_snapshot = divmod(version - _V5_3_1 + 1, 2)

@@ -28,7 +28,7 @@ TOLD_TOGETHER = 100
 5,000 these answers are 400 MB together."""
 
 TOLD_SECONDS = 0.05
-"""Seconds until the next ones are notified."""
+"""Seconds until the next such members are notified."""
 
 
 class Client:
@@ -99,9 +99,9 @@ class Clients:
         self._producers_by_id: dict[str, dict[str, Client]] = {}
         # The places of each connection, so that only these are looked at when it is lost.
         self._places: dict[Peer, dict[_Place, Client]] = {}
-        # The clients that had a place before another connection with the same id, and get it back when that is lost.
+        # Clients that lost their place to another connection with the same id. They get it back when that one is lost.
         self._behind: dict[_Place, dict[Peer, Client]] = {}
-        # The crowds that are being notified, or will be, and whether they have changed since that began.
+        # The large groups that are being notified, or will be, and whether they have changed since that began.
         self._told_later: dict[str, bool] = {}
 
     def heartbeat(
@@ -147,8 +147,8 @@ class Clients:
         *,
         quietly: bool = False,
     ) -> None:
-        """Remove a client from a group at its own request. As upstream, a client that has come by another connection
-        since stays.
+        """Remove a client from a group at its own request. As upstream, a client with the same id stays if it has
+        come by another connection since.
 
         :param quietly: whether the remaining members of the consumer group are not notified.
         """
@@ -280,9 +280,9 @@ class Clients:
         return True
 
     def _notify(self, group: ConsumerGroup) -> None:
-        """Notify every member, so that it shares out the queues again at once rather than within 20 s. A crowd is
-        notified once for all members that come or leave within `CROWD_SECONDS`, and not all of its members at a
-        time."""
+        """Notify every member, so that it shares out the queues again at once rather than within 20 s. In a
+        large group there is one notification for all changes within `CROWD_SECONDS`, and not all members get it at
+        once."""
         if group.data.is_broadcasting:
             return
         if len(group.members) <= CROWD:
@@ -302,7 +302,7 @@ class Clients:
         self._tell_on(name, list(group.members.values()) if group is not None else [])
 
     def _tell_on(self, name: str, members: list[Client]) -> None:
-        """Notify the next members of a crowd. Begin anew after the last one if the group has changed since."""
+        """Notify the next members of a large group. After the last one begin anew if the group has changed since."""
         self._tell(name, members[:TOLD_TOGETHER])
         if len(members) > TOLD_TOGETHER:
             rest = members[TOLD_TOGETHER:]

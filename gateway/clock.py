@@ -27,7 +27,7 @@ class Clock:
         self._last_stored_ms = 0
 
     def now_ms(self) -> int:
-        """Return epoch milliseconds, rounded down: a message due at this number is due."""
+        """Return epoch milliseconds, rounded down: a message with this due time is due."""
         return time.time_ns() // 1_000_000
 
     def stored_ms(self) -> int:

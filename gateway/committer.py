@@ -32,14 +32,14 @@ FORGETTING = 0.7
 """The factor by which the number of expected senders shrinks after a commit with fewer senders."""
 
 MOST_EXPECTED = 256
-"""Most senders that a commit waits for: shared by so many, the cost of a commit no longer matters."""
+"""Most senders that a commit waits for. If so many share a commit, its cost no longer matters."""
 
 MAX_BATCH_BYTES = 8 << 20
 """A batch larger than this is committed in the middle of a turn, so that memory stays bounded."""
 
 
 class Waker(Protocol):
-    """Is told which queues have new messages."""
+    """Wakes the requests that wait for new messages."""
 
     def grown(self, growth: Growth) -> None: ...
 
@@ -75,10 +75,10 @@ class Committer:
     :param waker: answers the pulls that wait for a queue.
     :param unwritten: writes the answers before a checkpoint, which could delay them.
     :param copies: are reloaded when a batch cannot be stored.
-    :param journal: is reloaded too, and is told when a batch is stored.
+    :param journal: is reloaded too, and written when a batch is stored.
     :param give_up: called with the reason when the store can neither be written nor read any more; perhaps repeatedly.
-    :param wait: seconds that a commit may wait for the senders that the previous commit answered. Senders of one
-        message after the other all come back, and a commit costs the same for one of them as for all.
+    :param wait: seconds that a commit may wait for the senders that the previous commit answered. Producers that wait
+        for each answer all send again then, and a commit for all of them costs as much as for one.
     """
 
     log = Logger()
@@ -154,7 +154,7 @@ class Committer:
     def commit(self) -> None:
         """Fire due messages, commit, answer, and wake waiting pulls."""
         if self._turn_end is not None:
-            # One commit a turn is enough, and one chain of calls fires the remaining messages step by step.
+            # One commit a turn is enough. If more messages are due, it schedules the next call itself.
             self._turn_end.cancel()
             self._turn_end = None
         answers, self._answers = self._answers, []
@@ -222,7 +222,7 @@ class Committer:
                 # If every commit wakes a pop, which changes the store again, there is no other moment for a checkpoint.
                 self._unwritten.flush()
                 self.checkpoint()
-            # A woken pop may fill a batch, which is then committed at once: its queues must come after the ones here.
+            # A woken pop may fill a batch, which is then committed at once: its queues must be handled after these.
             self._grown += grown
             while self._grown:
                 self._waker.grown(self._grown.popleft())

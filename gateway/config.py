@@ -33,7 +33,7 @@ ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
 
 
 class Config(
-    # Their order is that of the last one first.
+    # Pydantic orders the fields from the last of these classes to the first.
     RecordSettings,
     LimitSettings,
     BrokerSettings,
@@ -44,9 +44,8 @@ class Config(
 ):
     """The settings in force; frozen.
 
-    Built by `load`, or directly with keyword arguments, where a wrong one raises pydantic's
-    ValidationError. Durations are timedeltas, each with a property in whole ms beside it; sizes are
-    bytes.
+    `load` builds it. It can also be built with keyword arguments; a wrong one raises pydantic's ValidationError.
+    Durations are timedeltas, each with a property in whole ms beside it. Sizes are in bytes.
     """
 
     @model_validator(mode="after")

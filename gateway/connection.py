@@ -28,15 +28,15 @@ from gateway.wire.messages import pack_host
 from gateway.wire.opening import Opening, OpeningError
 
 MOST_UNWRITTEN_BYTES = 1 << 16
-"""Bytes that are gathered for one client before they are written. A client that does not take them counts as not
-reading: its transport pauses the connection."""
+"""Most bytes that are gathered for one client before they are written. If the client does not take them, it counts as
+not reading, and its transport pauses the connection."""
 
 SILENCE_LOOK_SECONDS = 10.0
 """Seconds between looks for silent connections and clients."""
 
 CLOSED_AT_ONCE = 100
-"""Silent connections that are closed in one turn of the reactor: some 2 ms of work, and as much when they are gone.
-When a network is cut off, many connections fall silent together."""
+"""Silent connections that are closed in one turn of the reactor: some 2 ms of work, and again as much once they are
+closed. When a network is cut off, many connections fall silent together."""
 
 UNKNOWN_HOST = "127.0.0.1"
 """The host that messages show for an IPv6 peer: old clients (C++, Go) cannot read longer addresses."""
@@ -70,13 +70,13 @@ class RemotingConnection(Protocol):
         self.last_heard = 0.0
         self._opening = Opening()
         self._receive = self._open
-        self._layer: Any = None  # Twisted does not say the types of its methods
+        self._layer: Any = None  # Twisted's methods have no type hints
         self._frames = FrameBuffer()
         self._received: deque[Frame] = deque()
-        self._malformed = ""  # what is wrong with what it sent
+        self._malformed = ""  # what is wrong with the frame that ends the connection
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
-        self._has_backlog = False  # whether the transport may have something that is not written
+        self._has_backlog = False  # whether the transport may hold unwritten bytes
         self._unsent = 0
         self._taken = 0
         self.unfinished = 0
@@ -223,7 +223,7 @@ class RemotingConnection(Protocol):
 
     def _write_directly(self) -> None:
         """Write to the socket at once, without asking the reactor first whether the client takes more: it nearly always
-        does. The transport handles the bytes that it does not take, and a lost connection."""
+        does. The transport writes the rest later, and handles a lost connection."""
         frames = self._take_unwritten()
         sent = self.transport.writeSomeData(frames)
         if sent != len(frames):
@@ -248,7 +248,7 @@ class RemotingConnection(Protocol):
         self.transport.loseConnection()
 
     def abort(self) -> None:
-        """Close at once, and free what it holds."""
+        """Close at once, and free all buffers."""
         self._aborted = True
         self._frames = FrameBuffer(self.factory.max_frame_size, HEADER_LIMIT)
         self._note_unfinished(0)
@@ -257,7 +257,7 @@ class RemotingConnection(Protocol):
         self.transport.abortConnection()
 
     def note_taking(self) -> None:
-        """Count a paused connection as heard from if its client has taken some of its answers since the last call."""
+        """Count a paused connection as active if its client has received some of its answers since the last call."""
         if self.congested:
             transport = self.transport if self._layer is None else self._layer.transport
             info = transport.getHandle().getsockopt(IPPROTO_TCP, TCP_INFO, _TCP_INFO_BYTES)
@@ -402,7 +402,7 @@ class RemotingFactory(ServerFactory):
             self.reactor.callLater(0, partial(self._close_some, silent[CLOSED_AT_ONCE:]))
 
     def close_all(self) -> Deferred[None]:
-        """Close every connection once what was sent to it has left; fires when the last one is gone."""
+        """Close every connection once everything sent to it has left. The Deferred fires when the last one is gone."""
         all_gone: Deferred[None] = Deferred()
         self._all_gone = all_gone
         for connection in list(self.connections):

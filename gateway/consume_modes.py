@@ -17,7 +17,7 @@ PULL: Final = "PULL"
 POP: Final = "POP"
 
 MAX_PLACE = 400
-"""Longest topic and group together, in bytes: they are a key of the store."""
+"""Most bytes of topic, zero byte and group together: they are part of a key of the store."""
 
 _NOTE = b"mode\0"
 
@@ -32,7 +32,7 @@ class ConsumeModes:
         self.reload()
 
     def reload(self) -> None:
-        """Take over what is stored."""
+        """Read the stored choices."""
         self._modes.clear()
         read_notes(self._store, _NOTE, "consume mode", self._take)
 
@@ -47,7 +47,7 @@ class ConsumeModes:
     def put(self, mode: ConsumeMode) -> None:
         """Store a choice. The change joins the store's batch.
 
-        :raises RequestError: when topic and group are too long.
+        :raises RequestError: when topic and group are too long together, or contain a zero byte.
         """
         place = _place(mode.topic, mode.consumer_group)
         if place.count(0) != 1 or len(place) > MAX_PLACE:

@@ -11,7 +11,7 @@ from typing import Final
 import rich_click as click
 
 FAULTY: Final = 4
-"""Exit status when faults were found, or not everything could be done, beside those of `gateway.cli`."""
+"""Exit status when faults were found, or not everything could be done; `gateway.cli` lists all statuses."""
 
 
 class _Folder(click.Path):

@@ -14,10 +14,10 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.properties import remove
 
 TIMER_PROPERTIES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
-"""In the order of precedence (HookUtils.handleScheduleMessage)."""
+"""The properties of timer messages, in the order of precedence (HookUtils.handleScheduleMessage)."""
 
 TIMES = (*TIMER_PROPERTIES, names.START_DELIVER_TIME)
-"""All properties that ask for a delivery time, in that order."""
+"""All properties that ask for a delivery time, in the order of precedence."""
 
 REQUESTS = (names.DELAY, *TIMES)
 """All properties that ask for a later delivery."""
@@ -43,8 +43,8 @@ class Delay(msgspec.Struct, gc=False):
 class DelayRules(NamedTuple):
     """The delay of each level, level 1 first, and the longest delay that is accepted; all in ms.
 
-    `limit` says where the longest delay can be changed. It bounds levels only if the topic has a longest delay of its
-    own (`for_levels`): the levels of all topics may be longer than the setting.
+    `limit` says where the longest delay can be changed. The longest delay bounds levels only if it is the topic's own
+    (`for_levels`): the levels of the gateway may be longer than its setting.
     """
 
     level_ms: tuple[int, ...]
@@ -54,7 +54,7 @@ class DelayRules(NamedTuple):
 
 
 def asks_for_delay(properties: str) -> bool:
-    """Look quickly at a property string: False means that it certainly asks for no delay."""
+    """Return False if a property string certainly asks for no delay: the names of all such properties have `DEL`."""
     return "DEL" in properties
 
 
@@ -63,9 +63,9 @@ def delay_of(
 ) -> Delay | None:
     """Return the delay that a message asks for; None if it is to be delivered at once.
 
-    A level above 0 wins over the times, which are then dropped. Among the times, seconds win over milliseconds, these
-    over an absolute time, and that over `__STARTDELIVERTIME`. Relative times count from `now_ms`. A message whose time
-    has passed is delivered at once.
+    A level above 0 wins over the times, and `TIMER_PROPERTIES` are then dropped. Among the times, seconds win over
+    milliseconds, these over an absolute time, and that over `__STARTDELIVERTIME`. Relative times count from `now_ms`. A
+    message whose time has passed is delivered at once.
 
     :param values: the values of the properties, by name.
     :raises RequestError: when a value cannot be read, or lies too far ahead.

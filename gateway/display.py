@@ -41,9 +41,9 @@ _OUTCOME_STYLE = {
 
 
 def printable(text: str) -> str:
-    """The text with what could steer a terminal written out, such as `\\x1b`.
+    """Return a text with its unprintable characters escaped, such as `\\x1b`: they could control the terminal.
 
-    Topics, keys and tags are whatever some client sent.
+    Topics, keys and tags are any text that a client sent.
     """
     if text.isprintable():
         return text
@@ -66,14 +66,14 @@ def _table(*columns: str, right: Iterable[str] = ()) -> Table:
 
 
 class MessageLines:
-    """One JSON object a line as the messages come; a cursor that is left is a line of its own."""
+    """Prints each message as a line of JSON at once, and the cursor of a next page as the last line."""
 
     def add(self, page: Sequence[HeldMessage]) -> None:
         """Show a page."""
         json_lines(page)
 
     def end(self, cursor: str | None) -> None:
-        """Say where to go on, if there is more."""
+        """Print the cursor of the next page, if there is one."""
         if cursor is not None:
             print(json.dumps({"cursor": cursor}))
 
@@ -295,7 +295,7 @@ def _in_zone(time_ms: int, zone: str) -> str:
         OverflowError,
         ValueError,
         KeyError,
-    ):  # past the year 9999, or a zone that only the gateway knows
+    ):  # past the year 9999, or a zone that only the gateway's machine has
         return ""
     return moment.strftime("%a %Y-%m-%d %H:%M:%S %Z")
 

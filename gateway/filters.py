@@ -1,4 +1,4 @@
-"""What a subscription selects of a topic: by tags, which needs no message to be read, or by SQL92 on the properties."""
+"""Filters of subscriptions: by tags, without reading the messages, or by SQL92 expressions on their properties."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from gateway.wire.messages import java_hash, stored_properties
 from storage import MAX_RECORDS_JUDGED
 
 TAG: Final = "TAG"
-"""The expression type of tag filters; none and an empty one mean the same (ExpressionType.isTagType)."""
+"""The expression type of tag filters. An empty type, or none, means the same (ExpressionType.isTagType)."""
 
 SQL92: Final = "SQL92"
 
 ALL_TAGS: Final = "*"
 
 LONG: Final = 1_000
-"""Characters of an expression above which it is long."""
+"""An expression with more characters is long."""
 
 MOST_LONG: Final = 16 * MAX_LENGTH
-"""Characters of the long expressions, together, whose filters are kept."""
+"""Most characters, in total, of the long expressions whose filters are cached."""
 
 
 class FilterError(ValueError):
-    """A subscription that nothing can be selected by; the text says why."""
+    """A subscription is not valid; the text says why."""
 
 
 class Filter(NamedTuple):
-    """What is selected: all that passes both, as far as they are given."""
+    """Selects the messages that pass both tests; a test that is None passes all."""
 
     tag_hashes: frozenset[int] | None = None
-    """The hash of the message's tag is one of these. Hashes collide: the client looks at the tag itself again."""
+    """Selects messages whose tag has one of these hashes. Hashes collide, so clients compare the tag itself."""
     matches: Callable[[bytes], bool] | None = None
-    """The message's record is one that this selects."""
+    """Returns whether a message's record is selected."""
     most_judged: int = MAX_RECORDS_JUDGED
-    """Messages that one read may show to it, some 0.1 s of work: a long expression takes 10 ms for each."""
+    """Most messages that one read passes to `matches`, some 0.1 s of work: a long expression takes 10 ms for each."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether a subscription is by tags."""
+    """Return whether a subscription is by tags."""
     return not expression_type or expression_type == TAG
 
 
 def unsupported(expression_type: str | None) -> RequestError:
-    """The error for a subscription on properties where they are not to be looked at; upstream's words."""
+    """Return the refusal of a filter that is not by tags while the setting property_filter is off; upstream's text."""
     return RequestError(
         ResponseCode.SYSTEM_ERROR,
         f"The broker does not support consumer to filter message by {expression_type} (setting property_filter)",
@@ -55,9 +55,9 @@ def unsupported(expression_type: str | None) -> RequestError:
 
 
 def filter_of(expression: str, expression_type: str | None) -> Filter:
-    """The filter of a subscription. Each expression is read once, however often it is asked for.
+    """Return the filter of a subscription. Filters are cached, so an expression is seldom parsed twice.
 
-    :raises FilterError: when it is none.
+    :raises FilterError: when the subscription is not valid.
     """
     if is_tag_type(expression_type):
         if len(expression) > MAX_LENGTH:
@@ -76,12 +76,12 @@ def filter_of(expression: str, expression_type: str | None) -> Filter:
 
 
 class _Long:
-    """Keeps the filters of the long expressions that were asked for last, as many as `MOST_LONG` allows: each is as
-    large as its expression, or more, and anybody can make up thousands of them."""
+    """Caches the filters of the long expressions that were used last, as many as `MOST_LONG` allows. A filter is at
+    least as large as its expression, and a client can send thousands of different ones."""
 
     def __init__(self, read: Callable[[str], Filter]) -> None:
         self._read = read
-        self._kept: dict[str, Filter] = {}  # the one that was asked for last is the last
+        self._kept: dict[str, Filter] = {}  # ordered by their last use, the latest last
         self._characters = 0
 
     def __call__(self, expression: str) -> Filter:
@@ -98,7 +98,7 @@ class _Long:
 
 
 def _kept(most: int) -> Callable[[Callable[[str], Filter]], Callable[[str], Filter]]:
-    """Keeps the filters of so many short expressions, and of long ones as `_Long` does."""
+    """Return a decorator that caches the filters of at most `most` short expressions, and of long ones by `_Long`."""
 
     def keeping(read: Callable[[str], Filter]) -> Callable[[str], Filter]:
         short, long = lru_cache(maxsize=most)(read), _Long(read)
@@ -109,9 +109,10 @@ def _kept(most: int) -> Callable[[Callable[[str], Filter]], Callable[[str], Filt
 
 @_kept(4096)
 def _by_tags(expression: str) -> Filter:
-    """The tags in `A || B`; all messages for `*` and for nothing, none for blanks (FilterAPI.buildSubscriptionData).
+    """Return a filter by the tags in `A || B`. `*` and an empty expression select all messages, blanks select none
+    (FilterAPI.buildSubscriptionData).
 
-    :raises FilterError: where there are only bars.
+    :raises FilterError: when there are only bars.
     """
     if expression in ("", ALL_TAGS):
         return Filter()

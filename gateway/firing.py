@@ -1,4 +1,4 @@
-"""Fires due messages: timed ones, those of topics that were resumed, and recurring ones.
+"""Fires due messages: timed ones, waiting ones of resumed topics, and recurring ones.
 
 They enter their queues in bounded steps, as part of the batch that the committer is about to store.
 """
@@ -11,14 +11,15 @@ from gateway.clock import Clock
 from storage import Fired, StorageError, Store, fire_crowded_out, fire_due, fire_resumed
 
 MAX_FIRED = 500
-"""Messages fired in one step, some 3 ms of work: sends and pulls are handled between two steps. For each resumed topic
-a step fires as many of its waiting messages."""
+"""Most timed messages that one step fires, some 3 ms of work: sends and pulls are handled between two steps. For each
+resumed topic a step fires as many of its waiting messages."""
 
 MAX_RECURRED = 100
-"""Recurring messages that fire in one step, some 6 ms of work: each is accepted as if it were sent."""
+"""Most recurring messages that one step fires, some 6 ms of work: each is accepted as if it were sent."""
 
 MAX_CROWDED_OUT = 100
-"""While more messages are due than a step fires: most messages that it fires of each topic but the first one."""
+"""Most messages that a step adds of each further topic, beside that of the earliest message, while more messages are
+due than it may fire."""
 
 
 LONGEST_GATHERING_MS = 4
@@ -107,7 +108,8 @@ class Firing:
         self.fired = 0
         """Messages fired since the start, without recurring ones."""
         self.recurred = 0
-        """Messages that recurring messages have sent since the start; those of a paused topic count in `fired` too."""
+        """Messages that recurring messages have sent since the start. Those of a paused topic wait, and count in
+        `fired` too when they fire."""
         self.misfired = 0
         """How often a misfire policy decided about a recurring message."""
 

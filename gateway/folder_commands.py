@@ -1,4 +1,4 @@
-"""The commands that look after a data folder: `fsck` (see there), `backup`, `restore` and `compact`."""
+"""The commands that maintain a data folder: `backup`, `restore` and `compact`; `fsck` is in `gateway.fsck`."""
 
 from __future__ import annotations
 
@@ -107,4 +107,4 @@ def compact(data: Path) -> None:
 
 
 COMMANDS: Final[tuple[Any, ...]] = (fsck, backup, restore, compact)
-"""All of them, for the command line to take up."""
+"""These commands and `fsck`, which `gateway.cli` adds to the command line."""

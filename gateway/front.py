@@ -1,4 +1,4 @@
-"""The shared address of several workers: it answers where the brokers are, and what all of them hold.
+"""The shared address of several workers: it answers requests for routes and for what all workers hold together.
 
 Each worker is a broker with its own port, name and data folder. Clients ask here for routes, as they ask a name server,
 and then talk to the workers directly. Requests of tools are passed to every worker, and the answers are merged:
@@ -39,7 +39,7 @@ ROUTE_PATIENCE: Final = 2.0
 (ClientConfig.mqClientApiTimeout)."""
 
 _LET_IN: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
-"""The codes with which a worker answers a request for a route to those who may know it."""
+"""The codes with which a worker answers a request for a route if the sender may see it."""
 
 
 class WorkerLink(Link):
@@ -54,7 +54,8 @@ class WorkerLink(Link):
         """Whether the worker is known to serve. If not, nothing waits for it."""
 
     def told(self, command: Command, answer: Command | None) -> Command | None:
-        """Remember an answer. Return the answer to use: of a worker that is stopping, the one from before."""
+        """Remember a successful answer about routes or the cluster. Return the answer; None from a worker that is
+        stopping."""
         if answer is None or answer.code == ResponseCode.GO_AWAY:
             return None
         if command.code in (Code.GET_ROUTEINFO_BY_TOPIC, Code.GET_BROKER_CLUSTER_INFO):
@@ -68,9 +69,9 @@ class WorkerLink(Link):
         return answer
 
     def remembered(self, command: Command) -> Command | None:
-        """Return the last successful answer to a request for a route, which also counts while the worker starts again.
+        """Return the last successful answer to a request about routes or the cluster, to use while the worker restarts.
 
-        Otherwise clients would forget the worker, and have none left when the next one restarts.
+        Without it clients would forget the worker, and would know none when the next one restarts.
         """
         return self._remembered.get(_question(command))
 

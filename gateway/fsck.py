@@ -1,6 +1,6 @@
-"""`tidegate fsck`: checks a data folder and, where it is told to, repairs it.
+"""`tidegate fsck`: checks a data folder and, with `--repair`, repairs it.
 
-Exit status beside those of `gateway.cli`: 4 faults were found, or are left.
+The exit status is 4 if faults were found, or are left; the other ones are in `gateway.cli`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from storage import Findings, Inspection
 
 MOST_SHOWN: Final = 100
-"""Faults that are printed one by one, and repairs; with a damaged file there can be millions."""
+"""Most faults, and most repairs, that are printed; a damaged file can have millions."""
 
 
 @click.command()
@@ -111,7 +111,7 @@ def _repair(inspection: Inspection, data: Path, copy_to: Path | None, *, no_copy
         whole = data.resolve()
         beside = f"{whole.name}.before-repair-"
         target = copy_to or whole.with_name(f"{beside}{moment}")
-        # What repairs left that were killed while they copied: no other one is at work on this folder.
+        # The unfinished copies of killed repairs: no other repair is running on this folder.
         for left in whole.parent.glob(f".{escape(beside)}*.unfinished"):
             shutil.rmtree(left, ignore_errors=True)
         try:

@@ -31,12 +31,12 @@ class Caller:
 
     @property
     def is_super(self) -> bool:
-        """Whether they may do everything."""
+        """Whether the user is a super user, who may do everything."""
         return self._user.is_super
 
     @property
     def may_everything(self) -> bool:
-        """Whether no policy is checked."""
+        """Whether no policy is checked for the user."""
         return self._is_free
 
     def may(self, actions: frozenset[Action], topic: str) -> bool:
@@ -93,7 +93,7 @@ class Guard:
     def authorize(self, call: Call) -> None:
         """Check a request, whose fields have been read, against its sender's permissions.
 
-        :raises RequestError: when that is not permitted.
+        :raises RequestError: when the request is not permitted.
         """
         caller = call.caller
         assert isinstance(caller, Caller)

@@ -44,23 +44,23 @@ RETENTION_SECONDS = 10.0
 """Seconds between the beginnings of two clean-ups."""
 
 FORGET_PAUSE = 0.05
-"""Seconds until the next attempt to free the memory of deleted topics, which needs that no batch is open. Under load
-one mostly is open when this work begins, as it runs before the commit of its turn."""
+"""Seconds until the next attempt to free the memory of deleted topics, which is possible only while no batch is open.
+Under load a batch is mostly open when this work runs, before the commit of its turn."""
 
 RETENTION_STEP = 200
-"""Messages removed in one commit, so that no send waits long for it: some 4 ms of work, 20 ms if the messages are not
-in memory. While there is more to remove, each turn of the reactor has one such step."""
+"""Most messages removed in one commit, so that no send waits long for it: some 4 ms of work, 20 ms if the messages are
+not in memory. While there is more to remove, each turn of the reactor has one such step."""
 
 MOST_RETENTION_STEP = 5_000
-"""Likewise, if half as many were accepted since the previous step. While large batches arrive, turns are long and few:
-with `RETENTION_STEP` in each of them the disk would fill up."""
+"""Most messages removed in one commit while many arrive: then it removes twice as many as were accepted since the
+previous step. Large batches make turns long and few; with `RETENTION_STEP` in each of them the disk would fill up."""
 
 HOLD_SECONDS = 0.4
 """With flush = async: seconds after which the redo log is synced, unless a checkpoint with its content is on disk by
 then. Under load there is one sooner, and the log need not be written to the disk at all."""
 
 HOLD_CHECK_SECONDS = 0.1
-"""Seconds between two looks at that: together half a second, which the setting promises."""
+"""Seconds between two checks for that. With `HOLD_SECONDS` they make the half second that the setting promises."""
 
 
 class Housekeeping:

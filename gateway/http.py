@@ -91,8 +91,8 @@ class _Site(Site):
 
 
 class BoundedSite(WrappingFactory[Any]):
-    """Closes connections above `max_http_connections`, which would take files from clients' connections. It is logged
-    once, until the number has fallen to half."""
+    """Closes connections above `max_http_connections`, which would use up file descriptors that clients need. It is
+    logged once, until the number has fallen to half."""
 
     noisy = False
     log = Logger()
@@ -186,7 +186,7 @@ class _Scrape(Resource):
 
 
 def _begun(request: Request, page: Page, headers: dict[str, str]) -> bytes:
-    """Set a page's status and headers, and return what is left to send."""
+    """Set a page's status and headers, and return its body, which is left to send."""
     request.setResponseCode(page.status)
     request.responseHeaders.setRawHeaders("Content-Type", [page.content_type])
     for name, value in headers.items():
@@ -205,7 +205,7 @@ def make_site(
     """Return the site that serves the pages.
 
     :param metrics: makes the text for Prometheus, in pieces.
-    :param not_ready: returns why no traffic should come; empty if it should.
+    :param not_ready: returns the reasons why the gateway is not ready for traffic; empty if it is.
     :param layers: creates the TLS layers of all connections; None is for plain HTTP.
     """
     root: Any = _Folder()  # type: ignore[no-untyped-call]

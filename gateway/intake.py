@@ -139,7 +139,7 @@ class Intake:
         self._firing = firing
         self._store_host = store_host
         self.disk_full = False
-        """Set by the housekeeping: sends are refused and recurring messages wait; all else goes on."""
+        """Set by the housekeeping. While it is set, sends are refused and recurring messages wait; all else goes on."""
         self.configure(config)
         self._added = (
             f"{names.MSG_REGION}\x01{REGION}\x02{names.TRACE_ON}\x01true\x02"
@@ -220,10 +220,10 @@ class Intake:
         return self._store_message(prepared)
 
     def accept_half(self, topic: Topic, message: NewMessage) -> Accepted:
-        """Accept a half message. It waits until `release_half`; its producer is asked about it when its time without
-        checks is over.
+        """Accept a half message. It waits until `release_half`. Once its time without checks is over, its producer is
+        asked about it.
 
-        :raises RequestError: as from `accept`: what could not be stored later is refused now.
+        :raises RequestError: as `accept` does: a message that could not be stored later is refused now.
         """
         prepared = self._prepare(topic, message, self._added, self.rules_of(topic))
         message_id = prepared.message_id
@@ -298,7 +298,7 @@ class Intake:
         properties += added
         debounced = None
         if names.DEBOUNCE in values and not topic.is_of_group and topic.name != CHECKED_OUT_TOPIC:
-            # Undecided half messages of a group's topic come to that topic too; a group's topic accepts anything.
+            # A group's topic accepts any value, so CHECKED_OUT_TOPIC must too: undecided half messages of it end there.
             debounced = _debounced(values)
         if due_ms is None:
             # An unreadable queue must be found here, before the half message is gone or other messages are aborted.

@@ -1,6 +1,6 @@
 """Values that tools leave with the name server, such as the queues of ordered topics (KVConfigManager).
 
-They are kept and given back. Routes do not carry them: upstream's orderMessageEnable, off unless asked for.
+They are stored and returned. Routes do not carry them, as upstream while orderMessageEnable is false, the default.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from gateway.wire.codes import ResponseCode
 from storage import Store
 
 MAX_PLACE = 400
-"""Longest namespace and key together, in bytes: they are a key of the store."""
+"""Most bytes of a key of the store: `_NOTE`, namespace, zero byte and key."""
 
 _NOTE = b"kv\0"
 
@@ -25,7 +25,7 @@ class KvConfig:
         self.reload()
 
     def reload(self) -> None:
-        """Take over what is stored."""
+        """Read the stored values."""
         self._namespaces.clear()
         read_notes(self._store, _NOTE, "value of the namespace and key", self._take)
 
@@ -44,7 +44,7 @@ class KvConfig:
     def put(self, namespace: str, key: str, value: str) -> None:
         """Store a value. The change joins the store's batch.
 
-        :raises RequestError: when the names cannot be those of a value.
+        :raises RequestError: when the names are too long together, or contain a zero byte.
         """
         place = _place(namespace, key)
         if "\0" in namespace + key or len(place) > MAX_PLACE:

@@ -12,7 +12,7 @@ from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.setting_values import HostPort
 
 PATIENCE = 5.0
-"""Seconds until an attempt to connect has failed."""
+"""Seconds after which an attempt to connect fails."""
 
 
 class Link:
@@ -29,7 +29,7 @@ class Link:
         self._waiting: list[Deferred[RemotingConnection | None]] = []
 
     def use(self, ready: Callable[[RemotingConnection | None], None]) -> None:
-        """Call `ready` with an open connection, or with None if there can be none."""
+        """Call `ready` with an open connection, or with None if none can be opened."""
         if self._connection is not None and self._connection.open:
             ready(self._connection)
             return

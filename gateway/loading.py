@@ -43,17 +43,14 @@ _NOT_SETTINGS: Final = (
     "TIDEGATE_ACCESS_KEY",
     "TIDEGATE_SECRET_KEY",
 )
-"""Variables that are no settings; the last three are flags of the client commands (`gateway.asking`)."""
+"""Variables that are not settings; the last three are flags of the client commands (`gateway.asking`)."""
 
 # Variables that Kubernetes and Docker links set in containers beside a service named `tidegate`.
 _INJECTED = re.compile(r"TIDEGATE_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?|NAME)")
 
 
 class ConfigError(Exception):
-    """A setting that cannot be used.
-
-    The text is one line: the setting, its value, where that came from and the fix.
-    """
+    """A setting cannot be used. The text is one line: the setting, its value, the value's origin and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +64,12 @@ class Loaded:
 def load(
     flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None
 ) -> Loaded:
-    """Settles every setting: `flags` over `environ` over the TOML file over defaults.
+    """Return all settings: flags win over environment variables, these over the TOML file, and this over defaults.
 
-    `flags` goes by setting name; None counts as not given, and so does an empty environment
-    variable. The file is `file` or else what TIDEGATE_CONFIG names; without either none is read.
-    Raises ConfigError for an unreadable file, an unknown setting or a wrong value.
+    :param flags: values by setting name; None counts as not given.
+    :param environ: environment variables; an empty one counts as not given.
+    :param file: the TOML file; without it the one that TIDEGATE_CONFIG names, if any.
+    :raises ConfigError: when the file cannot be read, a setting is unknown or a value is wrong.
     """
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
@@ -98,7 +96,7 @@ def load(
 def changed(config: Config, values: Mapping[str, object]) -> Config:
     """Return the settings with other values for some of them, by name.
 
-    Raises ConfigError when a value is wrong, or does not fit with the others.
+    :raises ConfigError: when a value is wrong, or does not fit with the others.
     """
     merged = {name: getattr(config, name) for name in config.model_fields_set} | dict(values)
     try:

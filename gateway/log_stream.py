@@ -13,7 +13,7 @@ _PIECE: Final = select.PIPE_BUF
 """Bytes that fit into a pipe that is ready for writing (pipe(7))."""
 
 PATIENCE_MS: Final = 100
-"""How long a line waits for its reader, who may only be slow. Further lines do not wait meanwhile."""
+"""How long a line waits for a reader that may only be slow. Lines that follow meanwhile do not wait."""
 
 
 class LogStream(io.TextIOBase):
@@ -44,7 +44,7 @@ class LogStream(io.TextIOBase):
                 "{count} events are left out of the log here: nobody read it, or it could not be written",
                 count=count,
             )
-            if self._left_out:  # that, too
+            if self._left_out:  # that event was dropped too
                 self._left_out = count + 1
                 return len(text)
         self._waiting += text.encode(errors="backslashreplace")

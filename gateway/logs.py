@@ -1,8 +1,8 @@
 """The log: one line for each event, as text for people, or as logfmt or JSON for programs.
 
 A line of logfmt or JSON has `time` (UTC), `level`, `logger` and `message`, and the event's other values. While a
-request is handled it also has `request`, the client's address and its number of the request, and `user`. A traceback is
-in `traceback`.
+request is handled it also has `user`, and `request`: the client's address and the number that the client gave to the
+request. A traceback is in `traceback`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BARE: Final = frozenset(
 
 
 class Logs:
-    """Writes events from a level on, which can be changed while the gateway serves.
+    """Writes the events of a level and above. The level can be changed while the gateway serves.
 
     :param actor: returns the sender of the current request; set once there is a gateway.
     """

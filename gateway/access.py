@@ -15,13 +15,13 @@ KINDS = ("Cluster", "Namespace", "Topic", "Group")
 """Kinds of resources (ResourceType). No request needs a namespace."""
 
 POLICY_TYPES = ("Custom", "Default")
-"""Types of policies. Those of the second type count if none of the first type says anything about a resource."""
+"""Types of policies. Those of the second type count only if no entry of the first type matches a request."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class PolicyError(Exception):
-    """A policy is not valid; the text is what a tool's user reads."""
+    """A policy is not valid. The text is shown to the user of the tool."""
 
 
 @unique

@@ -238,8 +238,8 @@ def read_lines(data: Path) -> Iterator[dict[str, Any]]:
 
 
 def _oldest(data: Path, read: AbstractSet[int]) -> Path | None:
-    """Return the oldest of the log's files that has not been read. Files are known by their inodes, as a running
-    gateway renames them meanwhile."""
+    """Return the oldest of the log's files that has not been read. Files are identified by their inodes, as a
+    running gateway renames them meanwhile."""
     ages: dict[int, str] = {}
     with os.scandir(data) as entries:
         for entry in entries:

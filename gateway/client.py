@@ -325,8 +325,7 @@ def successful(answer: Command) -> Command:
         remark = " ".join((answer.remark or "no reason given").split())
         if (
             answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            and "is for one broker"
-            not in remark  # the text of the address that several workers share
+            and "is for one broker" not in remark  # text of the address that several workers share
         ):
             remark += "; only a Tidegate gateway can be asked this"
         if remark == "username cannot be null.":  # a RocketMQ broker's text too

@@ -166,7 +166,7 @@ class Clients:
 
     def expire(self, now: float) -> None:
         """Remove the clients without a heartbeat for `CLIENT_EXPIRY`. Clients whose connection is paused, because they
-        take their answers slowly, stay until it is closed."""
+        read their answers slowly, stay until it is closed."""
         self._forget(
             (place, client)
             for places in self._places.values()

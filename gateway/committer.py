@@ -23,7 +23,7 @@ from gateway.unwritten import Unwritten
 from storage import Growth, RestartNeededError, StorageError, Store
 
 LONGEST_SLEEP_MS = 1_000
-"""Longest time between two looks at the timers, even if none is known to be due: the wall clock may have been set."""
+"""Longest time between two checks of the timers, even if none should be due: the wall clock may have been set."""
 
 RETRY_AFTER = 1.0
 """Seconds until firing is tried again after a commit failed, for example on a full disk."""

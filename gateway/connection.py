@@ -32,7 +32,7 @@ MOST_UNWRITTEN_BYTES = 1 << 16
 not reading, and its transport pauses the connection."""
 
 SILENCE_LOOK_SECONDS = 10.0
-"""Seconds between looks for silent connections and clients."""
+"""Seconds between checks for silent connections and clients."""
 
 CLOSED_AT_ONCE = 100
 """Silent connections that are closed in one turn of the reactor: some 2 ms of work, and again as much once they are
@@ -108,7 +108,7 @@ class RemotingConnection(Protocol):
             self.log.info("closed {peer}: {error}", peer=self.address, error=str(error))
             self.close()
             return
-        # Messages keep the address that connected, as upstream.
+        # As upstream, messages are stored with the address that connected, even if it is a load balancer's.
         self.address = opening.source or self.address
         if not is_known:
             self._note_unfinished(len(opening.rest))

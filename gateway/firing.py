@@ -103,7 +103,7 @@ class Firing:
         self._store = store
         self._next_timed: int | None = store.next_due()
         self._gathering = Gathering()
-        self._behind = b""  # the topic behind which `fire_crowded_out` goes on
+        self._behind = b""  # the topic after which `fire_crowded_out` continues
         self._recurrences: Recurrences | None = None
         self.fired = 0
         """Messages fired since the start, without recurring ones."""

@@ -59,7 +59,7 @@ class Guard:
     """Checks the sender of each request and, with `authorization`, the sender's permissions. Refusals have upstream's
     texts (DefaultAuthenticationHandler, AclAuthorizationHandler).
 
-    :param shared: the key by which workers know one another, if this gateway is one of several.
+    :param shared: has the key with which workers sign requests to one another; None if this gateway is not a worker.
     """
 
     def __init__(self, broker: Broker, users: Users, shared: SharedAddress | None) -> None:

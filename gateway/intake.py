@@ -468,7 +468,7 @@ def retried(message: Message, queue_id: int, properties: str) -> NewMessage:
         message.sys_flag,
         message.born_ms,
         message.born_host,
-        # The sender may have given any number.
+        # The sender may have set any number of retries.
         min(message.reconsume_times + 1, MOST_RETRIES),
         message.body,
         properties,

@@ -1,4 +1,4 @@
-"""One batch: consumers see nothing of it before its commit, all of it after, nothing after a failure."""
+"""One batch: consumers see none of it before its commit, all of it after, and nothing after a failure."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ NOT_A_NUMBER_OF_ITS_SIZE = r"format requires|argument out of range"
 
 
 def change_everything(store: Store) -> int:
-    """A batch that touches every table; the sequence of its first message.
+    """Make a batch that touches every table, and return the sequence of its first message.
 
-    It wants one message `old` that is pending for 1_000, and one message `sent` in the queue.
+    The store must hold one message `old` that is pending for 1_000, and one message `sent` in the queue.
     """
     sequence = send(store, Sample(b"new", keys=(b"k",)), stored_ms=1_000)
     sequence = hold(store, Sample(b"held", keys=(b"k",)), 2_000)
@@ -73,7 +73,7 @@ def filled(store: Store) -> Store:
 
 
 def assert_unchanged(store: Store) -> None:
-    """What `filled` holds, and nothing of `change_everything`."""
+    """Check that the store holds what `filled` stored, and nothing of `change_everything`."""
     assert ids_in(store) == [b"sent"]
     assert pending_ids(store) == [b"old"]
     assert states(store, b"sent") == ["untimed"]
@@ -90,7 +90,7 @@ def assert_unchanged(store: Store) -> None:
 
 
 def assert_changed(store: Store) -> None:
-    """What `change_everything` makes of `filled`."""
+    """Check that the store holds what `change_everything` makes of `filled`."""
     assert ids_in(store) == [b"new", b"old"]
     assert pending_ids(store) == [b"held"]
     assert states(store, b"sent") == []
@@ -104,13 +104,13 @@ def assert_changed(store: Store) -> None:
 
 def test_consumers_see_nothing_before_the_commit(filled: Store) -> None:
     change_everything(filled)
-    assert ids_in(filled) == []  # what retention removes is gone at once
+    assert ids_in(filled) == []  # retention's removals are visible at once
     filled.commit()
     assert_changed(filled)
 
 
 def test_a_look_up_has_the_batch_committed(filled: Store, folder: Folder) -> None:
-    """What it tells of is on disk."""
+    """What a look-up returns is on disk."""
     sequence = change_everything(filled)
     assert find_by_sequence(filled, sequence) is not None
     assert not filled.has_changes
@@ -205,7 +205,7 @@ def test_sequences_go_up_by_one_and_are_kept_over_a_restart(
 
 
 def test_records_out_of_order_are_refused_as_a_whole(filled: Store) -> None:
-    # LMDB appends only behind the last key, and says so by nothing but a count.
+    # LMDB appends only behind the last key. It reports a refused row only by a lower count.
     later, earlier = filled.new_sequence() + 1, filled.next_sequence - 1
     for sequence in (later, earlier):
         record = Sample(b"x").record(1)
@@ -216,7 +216,7 @@ def test_records_out_of_order_are_refused_as_a_whole(filled: Store) -> None:
 
 
 def break_timers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the next reading of the batch's transaction fail, as LMDB does on a broken disk."""
+    """Make the next access to the batch's transaction fail, as LMDB does on a broken disk."""
 
     def fail() -> lmdb.Transaction:
         raise lmdb.Error("mdb_cursor_get: Input/output error")
@@ -225,7 +225,7 @@ def break_timers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestFailure:
-    """A change that fails in the middle of a batch, in which others wait for the commit."""
+    """A change that fails in the middle of a batch, while others wait for that batch's commit."""
 
     def test_commit_refuses_the_batch_and_the_store_goes_on(
         self, filled: Store, monkeypatch: pytest.MonkeyPatch

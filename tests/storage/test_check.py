@@ -310,7 +310,8 @@ FAULTS: dict[str, tuple[Plant, str]] = {
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Store:
-    """A message in each state, and a queue that retention emptied. Not checked after the test."""
+    """A store with a message in each state, and a queue that retention emptied. The folder is not checked after the
+    test."""
     store = Folder(tmp_path / "data").open(inbox_size=0)
     send(store, Sample(b"sent", keys=(b"k",)))
     hold(store, Sample(b"fired", keys=(b"k",)), 1_000)
@@ -343,7 +344,7 @@ def test_a_planted_fault_is_found(sound: Store, fault: str) -> None:
     "fault", ["held left over", "hour left over", "id of another message", "key of another message"]
 )
 def test_a_row_too_many_is_the_only_fault(sound: Store, fault: str) -> None:
-    """Once there is one its whole table is looked through; the sound rows of it are not told of."""
+    """After one fault the check goes through the whole table, but reports none of its sound rows."""
     plant, sentence = FAULTS[fault]
     plant(sound.batch_transaction(), sound.tables)
     sound.commit()

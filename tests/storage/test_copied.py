@@ -1,4 +1,5 @@
-"""What is copied gets its name only when the disk holds it: a power cut leaves all of it, or nothing by that name."""
+"""A copied file or folder gets its name only once the disk holds it: a power cut leaves all of it, or nothing of that
+name."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from tests.storage.folder import Folder
 from tests.storage.sample import hold_all, numbered
 
 Content = bytes | dict[str, int]
-"""Of a file what it has, of a folder the names in it with their inodes."""
+"""The bytes of a file; for a folder, the names in it with their inodes."""
 
 
 class Syncs:
-    """What the disk holds for sure, since it was synced, and what was given its name before that."""
+    """Records what is surely on disk because it was synced, and which files were named before that."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.named_too_early: list[str] = []
@@ -28,7 +29,7 @@ class Syncs:
             patch.setattr(os, name, self._naming(getattr(os, name)))
 
     def hold(self, path: Path) -> bool:
-        """Whether the disk holds a file or a folder with all that is in it, by its name."""
+        """Whether the disk surely holds the file, or the folder with all that is in it, under its name."""
         return self._hold_content(path) and self._hold_name(path)
 
     def _hold_content(self, path: Path) -> bool:
@@ -46,7 +47,7 @@ class Syncs:
 
     def _naming(self, rename: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
         def named(path: Path, target: Path) -> None:
-            # A backup of a chain is three files, of which the last one that is named has it count.
+            # A backup of a chain is three files. It counts once the last of them has its name.
             others = [
                 file for file in path.parent.iterdir() if file.suffix in (".pages", ".hashes")
             ]

@@ -1,4 +1,4 @@
-"""Backups taken while a gateway writes, restored, and read for what has not fired."""
+"""Backups taken while a gateway writes: they are restored, and read for what has not fired."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_what_a_killed_backup_left_is_begun_anew(
 def test_the_folder_of_a_gateway_that_serves_can_be_restored_from(
     folder: Folder, tmp_path: Path
 ) -> None:
-    """It is not meant for that, but what comes of it is what the gateway had when the copy began."""
+    """This is not the intended use, but the copy has what the gateway held when the copy began."""
     store = folder.open()
     hold_all(store, numbered(1_000), 2_000)
     store.checkpoint()
@@ -167,7 +167,7 @@ def test_the_folder_of_a_gateway_that_serves_can_be_restored_from(
 def test_an_empty_folder_may_be_the_target(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """It stays the folder that it is, as a disk may be mounted there."""
+    """The folder itself is kept, because a disk may be mounted there."""
     folder.open()
     folder.close()
     place = tmp_path / "place"
@@ -186,7 +186,7 @@ def test_an_empty_folder_may_be_the_target(
 def test_what_a_killed_attempt_left_is_no_hindrance(
     folder: Folder, tmp_path: Path, *, is_there: bool
 ) -> None:
-    """Nor is the folder with which a file system begins that is mounted there."""
+    """Nor is a `lost+found`, which a new file system has, in the target."""
     folder.open()
     folder.close()
     place = tmp_path / "place"
@@ -256,7 +256,7 @@ def test_nor_does_one_whose_name_the_disk_did_not_take(
 
 
 def test_a_reader_of_the_same_number_in_another_container(folder: Folder, tmp_path: Path) -> None:
-    """LMDB holds a lock at the byte of its lock file that has the number of the process."""
+    """LMDB locks the byte of its lock file whose number is the process id."""
     folder.open()
     folder.close()
     command = [sys.executable, "-c", HOLD_NUMBER, str(folder.path / "lock.mdb"), str(os.getpid())]
@@ -273,7 +273,7 @@ def test_a_reader_of_the_same_number_in_another_container(folder: Folder, tmp_pa
 def test_a_backup_on_a_full_disk_can_be_read(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no lock of LMDB's, which would take the process with it (SIGBUS) where there is no room for one."""
+    """A backup has no lock file of LMDB's. Where the disk has no room for one, LMDB would kill the process (SIGBUS)."""
     hold_all(folder.open(), numbered(20), 2_000)
     folder.close()
     backup = tmp_path / "backup"
@@ -310,7 +310,7 @@ def test_a_folder_that_may_not_be_written_says_which_file_keeps_it_from_being_re
 ) -> None:
     folder.open()
     folder.close()
-    # Those above pytest's own are root's alone.
+    # Only root may enter the folders above pytest's own temporary one.
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)
         backup = Path(place, "backup")
@@ -328,7 +328,7 @@ def test_a_folder_that_may_not_be_written_says_which_file_keeps_it_from_being_re
 
 
 def test_a_copy_of_an_older_format_can_be_restored(folder: Folder, tmp_path: Path) -> None:
-    """It is upgraded when it is opened; what reads it without opening says so."""
+    """The copy is upgraded when it is opened. Reading it without opening it fails with an error that says so."""
     store = folder.open()
     store.batch_transaction().put(b"format", b"1", db=store.tables.meta)
     store.commit()
@@ -376,7 +376,8 @@ def test_the_disk_holds_the_names_of_all_folders_that_are_made(
 
 @pytest.mark.parametrize("mask", [0, 0o022, 0o077])
 def test_data_folders_that_are_made_are_for_their_owner_alone(tmp_path: Path, mask: int) -> None:
-    """There are keys of users in them. Backups are perhaps taken away by somebody else."""
+    """Data folders hold the keys of users. A backup may be readable for others, because somebody else may take it
+    away."""
     data, backup, chain = (tmp_path / name for name in ("data", "one", "chain"))
     restored = (tmp_path / "first", tmp_path / "second")
     before = os.umask(mask)

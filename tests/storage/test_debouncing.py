@@ -22,7 +22,7 @@ HALF = Sample(b"half", keys=(KEY,))
 
 
 def debounce(store: Store, name: bytes, due_ms: int, now_ms: int) -> int:
-    """Hold a message in place of the others with the key: how many those were."""
+    """Hold a message in place of the others with the key, and return how many those were."""
     replaced = replace_pending(store, TOPIC, KEY, store.next_sequence, now_ms)
     hold(store, Sample(name, keys=(KEY,)), due_ms, now_ms)
     return replaced
@@ -66,7 +66,7 @@ def test_what_has_fired_begins_anew(store: Store) -> None:
 
 
 def test_each_one_looks_at_what_came_since_the_last(store: Store) -> None:
-    """However often a key was debounced: its history is not gone through again."""
+    """A debounce does not go through the key's whole history again, however often the key was debounced."""
     storage.debouncing.MAX_LOOKED_AT, before = 3, storage.debouncing.MAX_LOOKED_AT
     try:
         for number in range(20):
@@ -132,7 +132,7 @@ def test_a_half_that_could_not_replace_all_is_not_forgotten(
     store.schedule(2_000, TOPIC, 0, sequence, message.record(1), 0, b"half", [KEY])
     store.commit()
     assert sorted(pending_ids(store)) == [b"half", b"x3", b"x4"]
-    # A send is refused, and another half, which cannot be, takes its place.
+    # A send would be refused now. Another half, which cannot be refused, replaces messages.
     assert not can_replace(store, TOPIC, KEY)
     debounce(store, b"other half", 1_100, 2)
     store.commit()

@@ -1,4 +1,4 @@
-"""Which state of LMDB's file the disk holds, and the way back to it."""
+"""Which state of LMDB's file is on disk, and how a start returns to it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.storage.sample import hold_all, numbered, pending_ids, terms_of
 
 
 def transaction(data: Path) -> int:
-    """The number of the transaction that made the present state."""
+    """Return the number of the transaction that made the current state."""
     with (data / DATA_FILE).open("rb") as file:
         states = read_states(file.fileno())
     return transaction_of(states[newest_of(states)])
@@ -53,7 +53,7 @@ def environment(tmp_path: Path) -> Iterator[Environment]:
 
 @pytest.fixture
 def ahead(environment: Environment, tmp_path: Path) -> Path:
-    """A folder as a power cut leaves it: the file has a state that is not noted."""
+    """A folder as a power cut leaves it: the file has a state that the note does not have."""
     put(environment, b"on disk")
     environment.durable.hold()
     put(environment, b"not on disk")
@@ -100,7 +100,7 @@ def test_a_change_is_noted_when_it_is_made(environment: Environment) -> None:
 
 
 def test_a_note_that_was_cut_short_leaves_the_one_before(ahead: Path) -> None:
-    """It is in the other place."""
+    """The earlier note is in the other of the two places."""
     with (ahead / DATA_FILE).open("rb") as file:
         states = read_states(file.fileno())
     newest = newest_of(states)
@@ -114,7 +114,7 @@ def test_a_note_that_was_cut_short_leaves_the_one_before(ahead: Path) -> None:
 def test_a_copy_that_is_put_in_place_of_the_file(
     ahead: Path, tmp_path: Path, is_noted: bool
 ) -> None:
-    """The note, if there is one, is not about it."""
+    """If there is a note, it belongs to another file."""
     folder = Folder(tmp_path / "other")
     hold_all(folder.open(), numbered(5), 1_000)
     folder.close()
@@ -141,7 +141,7 @@ def test_a_compacted_file_whose_transactions_begin_again(tmp_path: Path) -> None
     compact(data)
     environment = Environment(data)
     for _ in range(3):
-        # Neither place has anything left of the file before, from the first start on.
+        # From the first start on, neither place has anything of the earlier file.
         assert transaction_ahead(data) is None
         put(environment, b"not on disk")
         assert transaction_ahead(data) == transaction(data) < 20
@@ -152,7 +152,7 @@ def test_a_compacted_file_whose_transactions_begin_again(tmp_path: Path) -> None
 def test_the_disk_has_the_name_of_a_new_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that has all but the note: nobody could go back, after a power cut, without one."""
+    """The folder has everything but the note. Without a note no start could go back after a power cut."""
     data = tmp_path / "data"
     Environment(data).close()
     (data / NOTE_FILE).unlink()
@@ -202,7 +202,7 @@ def reader(data: Path, when: str) -> Iterator[Popen[str]]:
 
 
 def test_it_does_not_go_back_while_somebody_reads_the_later_state(ahead: Path) -> None:
-    """That one's pages would be written over."""
+    """Going back would overwrite the pages of the reader's state."""
     with (
         reader(ahead, "at once") as process,
         pytest.raises(FolderInUseError, match=f"copied by process {process.pid} "),
@@ -214,7 +214,7 @@ def test_it_does_not_go_back_while_somebody_reads_the_later_state(ahead: Path) -
 
 
 def test_whoever_has_it_open_reads_what_comes_then(ahead: Path) -> None:
-    """LMDB keeps the number of the last transaction in the memory that its processes share."""
+    """LMDB keeps the number of the last transaction in memory that all its processes share."""
     with reader(ahead, "later") as process:
         reopened = Environment(ahead)
         put(reopened, b"again")
@@ -280,12 +280,12 @@ def test_a_start_that_fails_leaves_no_file_open(ahead: Path) -> None:
 
     left = left_open_by_failures(ahead, start)
     assert left == [0] * len(left)
-    # Two files are opened, one is read, three times something is synced.
+    # The start opens two files, reads one and syncs three times.
     assert len(left) > 6
 
 
 class TestFileThatIsNotWhole:
-    """It is refused: LMDB would begin a new one, or the process die of a page that is not there."""
+    """Such a file is refused: LMDB would begin a new one, or a missing page would kill the process."""
 
     @pytest.fixture
     def data(self, tmp_path: Path) -> Path:
@@ -310,7 +310,7 @@ class TestFileThatIsNotWhole:
 
     @pytest.mark.parametrize("left", [8_192, 20_000, -4_096])
     def test_a_backup_cut_short(self, data: Path, tmp_path: Path, left: int) -> None:
-        """It has no note, as nobody has opened it yet."""
+        """It has no note, because nobody has opened it yet."""
         copy = tmp_path / "copy"
         size = back_up(data, copy)
         with (copy / DATA_FILE).open("r+b") as opened:
@@ -323,7 +323,7 @@ class TestFileThatIsNotWhole:
     def test_a_copy_of_an_incremental_backup_cut_short(
         self, data: Path, tmp_path: Path, left: int
     ) -> None:
-        """Likewise, and it is what many transactions left."""
+        """It has no note either, and many transactions made it."""
         back_up_changes(data, tmp_path / "backups")
         size = restore_changes(tmp_path / "backups", tmp_path / "copy")
         with (tmp_path / "copy" / DATA_FILE).open("r+b") as opened:
@@ -349,7 +349,7 @@ class TestFileThatIsNotWhole:
             with environment.begin(write=True) as txn:
                 for row in rows[3:]:
                     txn.delete(row)
-            # These take the place of pages that have become free.
+            # These take the place of pages that are free by now.
             for _ in range(5):
                 with environment.begin(write=True) as txn:
                     txn.put(rows[0], value)

@@ -1,4 +1,4 @@
-"""The data folder: who may open it, what is refused, and how the map grows."""
+"""The data folder: who may open it, which folders are refused, and how the map grows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BODY = b"x" * 10_000
 
 
 def refused(path: Path, match: str) -> None:
-    """The folder cannot be opened, and the reason is said in one line that names it."""
+    """Check that the folder cannot be opened, and that the reason is one line that names it."""
     with pytest.raises(DataFolderError, match=match) as raised:
         Folder(path).open()
     assert str(path) in str(raised.value)
@@ -70,7 +70,7 @@ class TestOpening:
     def test_in_use_though_somebody_removed_the_lock_file(
         self, store: Store, folder: Folder
     ) -> None:
-        """A second process would wait for LMDB for ever, without a word, or put back what the first one has written."""
+        """A second process would wait for LMDB for ever without a message, or undo what the first one has written."""
         (folder.path / LOCK_FILE).unlink()
         refused(folder.path, r"in use by process \?:")
         send(store, Sample(b"a"))
@@ -94,7 +94,7 @@ class TestOpening:
             assert owner.stdout is not None
             assert owner.stdout.readline() == b"open\n"
             refused(folder.path, f"in use by process {owner.pid}:")
-            # The kernel lets go of the folder however its owner ends.
+            # The kernel releases the folder however its owner ends.
             owner.kill()
             owner.wait()
         assert pending_ids(folder.open()) == []
@@ -121,7 +121,7 @@ class TestOpening:
             folder.path,
             f"format {FORMAT_VERSION + 1}, this program reads format {FORMAT_VERSION}",
         )
-        # A refused folder is let go of: with the right program it opens.
+        # A refused folder is released: with the right format it opens.
         restore_format(folder)
         folder.open()
 
@@ -142,7 +142,8 @@ class TestOpening:
 
     @pytest.mark.parametrize("version", [b"json", b"0", b"\xff"])
     def test_a_file_with_a_format_that_never_was(self, folder: Folder, version: bytes) -> None:
-        """It was said that Tidegate had not written it, of a folder with files that only it writes."""
+        """The error once said that Tidegate had not written the folder, though it had files that only Tidegate
+        writes."""
         write_format(folder, version)
         (folder.path / NOTE_FILE).touch()
         refused(folder.path, "is damaged where it says its format: restore a backup")
@@ -179,7 +180,7 @@ class TestOpening:
     def test_a_full_disk_without_room_for_lmdbs_lock(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """LMDB would take the process with it (SIGBUS)."""
+        """LMDB would kill the process (SIGBUS)."""
         monkeypatch.setattr("storage.environment.free_bytes", lambda path: 0)
         refused(tmp_path, f"cannot open the data folder {tmp_path}: No space left on device")
 
@@ -213,7 +214,7 @@ class TestOpening:
 
 
 def write_format(folder: Folder, version: bytes) -> None:
-    """Have another version of the program write to the folder."""
+    """Write the folder's format as another version of the program would."""
     store = folder.open()
     store.batch_transaction().put(b"format", version, db=store.tables.meta)
     store.commit()
@@ -221,7 +222,7 @@ def write_format(folder: Folder, version: bytes) -> None:
 
 
 def restore_format(folder: Folder) -> None:
-    """Have the folder as this program writes it."""
+    """Write the folder's format as this program does."""
     change_table(
         folder.path,
         "meta",
@@ -231,8 +232,8 @@ def restore_format(folder: Folder) -> None:
 
 @contextmanager
 def nothing_more_fits(folder: Folder | None = None) -> Iterator[None]:
-    """The kernel refuses to let a file grow beyond the database's present size; without one, to
-    write to any file."""
+    """Have the kernel refuse to let a file grow beyond the database's current size. Without a folder, it refuses every
+    write to a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = (folder.path / "data.mdb").stat().st_size if folder is not None else 0
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -244,7 +245,7 @@ def nothing_more_fits(folder: Folder | None = None) -> Iterator[None]:
 
 @contextmanager
 def address_space_of(further: int) -> Iterator[None]:
-    """The process may map only so many bytes more than it has."""
+    """Let the process map only so many bytes more than it has mapped."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = pages * resource.getpagesize() + further
@@ -316,7 +317,7 @@ class TestGrowth:
                 send(store, Sample(message_id, body=BODY))
             with pytest.raises(StorageFullError, match="cannot grow"):
                 store.commit()
-            # The store goes on with what it has: it reads, fires and takes what fits.
+            # The store continues with the room it has: it reads, fires and stores what fits.
             assert ids_in(store) == []
             assert fire(store, 1_000) == 1
             send(store, Sample(b"small"), stored_ms=1_000)
@@ -335,7 +336,7 @@ class TestGrowth:
 
 
 class TestFull:
-    """LMDB itself finds no room: in its map, because it was not told to grow, or on the disk."""
+    """LMDB itself finds no room, in its map (which is kept from growing) or on the disk."""
 
     @pytest.fixture
     def crowded(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Store:
@@ -380,7 +381,7 @@ class TestFull:
         self.too_much(crowded)
         with pytest.raises(StorageFullError, match="no room for the batch"):
             abort(crowded, b"held", 5)
-        # Those who wait for the commit must hear of it as well.
+        # Whoever waits for the commit must get the error too.
         with pytest.raises(StorageFullError, match="no room for the batch"):
             crowded.commit()
         self.assert_untouched(crowded)
@@ -422,6 +423,6 @@ def test_a_folder_that_makes_no_sense_is_refused_with_what_looks_through_it(
     path = folder.path.rename(tmp_path / "damaged")
     with pytest.raises(DataFolderError, match=r"damaged.*tidegate fsck --data"):
         Folder(path).open()
-    # It is not held on to.
+    # The folder is not kept locked.
     with pytest.raises(DataFolderError, match="is damaged"):
         Folder(path).open()

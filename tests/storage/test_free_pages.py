@@ -1,4 +1,4 @@
-"""Free pages as LMDB's file tells of them, beside what LMDB counts itself."""
+"""Free pages as LMDB's file lists them, compared with LMDB's own count."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ DATABASE = Struct("=IHHQQQQQ")
 META_PAGES = 2
 
 FIRST_NODE_AT = 16
-"""Where a page says at which byte its first node is."""
+"""Where in a page the position of its first node stands, in bytes."""
 
 
 class FreeDatabase(NamedTuple):
-    """What a state says of its database of free pages."""
+    """What a state says about its database of free pages."""
 
     depth: int
     branches: int
@@ -48,7 +48,7 @@ def free_database(state: bytes) -> FreeDatabase:
 
 @contextmanager
 def newest(folder: Path) -> Iterator[tuple[int, bytes]]:
-    """A folder's file, open, and its state."""
+    """Open a folder's file, and yield it with its newest state."""
     with (folder / DATA_FILE).open("rb") as file:
         states = read_states(file.fileno())
         yield file.fileno(), states[newest_of(states)]
@@ -56,8 +56,9 @@ def newest(folder: Path) -> Iterator[tuple[int, bytes]]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with many free pages: thousands of one transaction, which are a long value, and some of each of hundreds,
-    which are rows on many pages. A view from before keeps all of them from being used again."""
+    """A file with many free pages. One transaction freed thousands, which are listed in a long value. Hundreds of
+    transactions freed some each, which are listed in rows on many pages. An open view keeps all of them from being used
+    again."""
     folder = tmp_path_factory.mktemp("free")
     rows = [b"%d" % number for number in range(3_000)]
     with lmdb.open(str(folder), map_size=1 << 28, sync=False) as environment:
@@ -77,7 +78,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_lists_of_every_shape_are_read_whole(data: Path) -> None:
     with newest(data) as (file, state):
         own = free_database(state)
-        # Otherwise this test says nothing.
+        # Otherwise this test proves nothing.
         assert own.depth > 1
         assert own.of_long_values > 1
         free = [page for pages in _free_pages(file, state) for page in pages]
@@ -93,7 +94,7 @@ def test_lists_of_every_shape_are_read_whole(data: Path) -> None:
 def test_a_file_may_end_where_all_behind_is_free_and_nowhere_else(
     data: Path, tmp_path: Path
 ) -> None:
-    """Also where what is cut off has some of the lists."""
+    """This also holds where some of the lists are in the part that is cut off."""
     folder = tmp_path / "data"
     shutil.copytree(data, folder)
     with newest(folder) as (file, state):
@@ -123,7 +124,7 @@ def test_lists_that_go_round_in_a_circle_are_none(data: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("damaged_at", [40, 96], ids=["root", "last page"])
 def test_a_damaged_state_is_read_in_no_time(data: Path, damaged_at: int) -> None:
-    """One that speaks of pages that no file has, and no memory has room to count."""
+    """The state names pages that no file has, and more than fit into memory when counted."""
     with newest(data) as (file, state):
         damaged = bytearray(state)
         damaged[damaged_at : damaged_at + 8] = (1 << 60).to_bytes(8, sys.byteorder)

@@ -1,4 +1,4 @@
-"""First halves of transactions: held, checked, committed to a queue or a time, and taken back."""
+"""First halves of transactions: held, checked, committed to a queue or for a later time, and rolled back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HALVES = b"halves"
 
 
 def half(store: Store, message_id: bytes = b"h", check_ms: int = 1_000, body: bytes = b"") -> int:
-    """A half that waits; its sequence. It is committed."""
+    """Store and commit a half that waits, and return its sequence."""
     sequence = store.new_sequence()
     put_half(store, sequence, Sample(message_id, HALVES, body=body).record(1), check_ms)
     store.commit()
@@ -41,7 +41,7 @@ def half(store: Store, message_id: bytes = b"h", check_ms: int = 1_000, body: by
 
 
 def commit(store: Store, sequence: int, message: Sample, due_ms: int | None = None) -> bool:
-    """Take a half and give its message a place, for now or for later. The test commits."""
+    """Take a half and give its message a place, for now or for later. The caller commits."""
     if not take_half(store, sequence):
         return False
     place = store.queue(message.topic, message.queue)
@@ -168,7 +168,7 @@ class TestCommitting:
     def test_a_half_can_be_committed_in_its_own_batch(
         self, folder: Folder, due_ms: int | None
     ) -> None:
-        """Who guesses a number must not have the batch of others refused."""
+        """A client that guesses a number must not get the batch of others refused."""
         store = folder.open()
         sequence = store.new_sequence()
         put_half(store, sequence, Sample(b"h", HALVES).record(1), 9)
@@ -183,7 +183,7 @@ class TestCommitting:
     def test_after_a_crash_nothing_fires_again_that_fired_before_an_older_half_was_committed(
         self, folder: Folder
     ) -> None:
-        """The half is the first message that a start looks at, and its record has the later time."""
+        """The half is the first message that a start reads, and its record has the later time."""
         store = folder.open()
         sequence = half(store)
         hold(store, Sample(b"fired"), 20, 10)
@@ -203,7 +203,7 @@ class TestCommitting:
     def test_after_a_crash_one_is_held_that_was_committed_for_later_behind_the_mark(
         self, folder: Folder
     ) -> None:
-        """A start looks for no timer of a message in front of the mark but in the table."""
+        """For messages in front of the mark, a start looks for timers in the table only."""
         store = folder.open(inbox_size=2)
         sequence = half(store)
         mark = b""

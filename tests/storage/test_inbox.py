@@ -1,4 +1,4 @@
-"""Timers of messages accepted lately: in memory, found again after a crash, moved on in time."""
+"""Timers of recently accepted messages: kept in memory, found again after a crash, moved to the table in time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.storage.sample import (
 
 
 def in_table(store: Store) -> int:
-    """Rows of `timers`."""
+    """Count the rows of `timers`."""
     txn = store.settled_reader()
     return int(txn.stat(store.tables.timers)["entries"])
 
@@ -78,7 +78,8 @@ def test_what_there_is_no_room_for_moves_on_in_steps_the_latest_first(folder: Fo
 
 
 def test_where_there_is_room_only_those_move_on_that_wait_long(folder: Folder) -> None:
-    """As many fire as come in: those that fire soon never enter the table, and the mark goes on all the same."""
+    """As many messages fire as arrive. Those that fire soon never enter the table, and the mark advances all the
+    same."""
     size = 4 * MOVED_AT_ONCE
     store = folder.open(inbox_size=size)
     hold(store, Sample(b"late"), FOREVER_MS - 1)
@@ -97,7 +98,7 @@ def test_where_there_is_room_only_those_move_on_that_wait_long(folder: Folder) -
 def test_many_of_one_span_move_on_in_their_order(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that came first are among the others, and some have fired or were aborted meanwhile."""
+    """The earliest timers are mixed among the others, and some have fired or were aborted meanwhile."""
     monkeypatch.setattr(inbox, "_MANY", 10)
     monkeypatch.setattr(inbox, "MOVED_AT_ONCE", 7)
     count = 400
@@ -156,7 +157,7 @@ def test_topics_fire_in_order_while_their_timers_move_on(folder: Folder) -> None
             del waiting[gone]
         if number % 11 == 0:
             store.commit()
-            # What is taken back no longer moves on with the others.
+            # What an abandoned batch added or took does not move on with the others.
             hold(store, Sample(b"refused"), now_ms + chance.randrange(1, hours_ms))
             fire_due(store, FOREVER_MS, now_ms, 5)
             store.abandon()
@@ -354,7 +355,7 @@ def test_what_a_stop_left_is_old_in_a_compacted_file_that_counts_to_its_transact
 
 @pytest.mark.parametrize("mark", [b"\xff" * 8, pack_u64(4), b"short"])
 def test_a_mark_that_cannot_be_right_keeps_nothing_from_firing(folder: Folder, mark: bytes) -> None:
-    """Neither what was accepted before it was damaged nor what comes then, and the operator is told."""
+    """Messages accepted before the mark was damaged fire, and so do later ones. The operator gets a report."""
     store = folder.open()
     hold_all(store, [b"a", b"b"], 1_000)
     store.checkpoint()

@@ -1,4 +1,4 @@
-"""Incremental backups: each is, put together, the data file of its moment, and what is damaged is found."""
+"""Incremental backups: restored together, each gives the data file of its moment, and damage is detected."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Contents = dict[str, list[tuple[bytes, bytes]]]
 
 
 def contents(data: Path) -> Contents:
-    """Every row of every table."""
+    """Return every row of every table."""
     with lmdb.open(str(data), max_dbs=32, readonly=True, map_size=1 << 28) as environment:
         rows: Contents = {}
         for name in Tables._fields:
@@ -51,7 +51,7 @@ def contents(data: Path) -> Contents:
 
 
 def work(store: Store, random_: random.Random, step: int) -> None:
-    """Something of everything that adds, changes and deletes rows."""
+    """Make changes of every kind: ones that add, change and delete rows."""
     for number in range(random_.randrange(200)):
         name = b"%d-%d" % (step, number)
         message = Sample(name, queue=number % 3, keys=(b"k",), body=random_.randbytes(200))
@@ -68,7 +68,7 @@ def work(store: Store, random_: random.Random, step: int) -> None:
 
 
 def restored(folder: Path, data: Path, number: int | None = None) -> Contents:
-    """What a backup has; its folder must be sound."""
+    """Restore a backup, check that its folder is sound, and return its rows."""
     restore_changes(folder, data, number)
     found = contents(data)
     copy = Folder(data)
@@ -152,7 +152,7 @@ def shorten(file: Path) -> None:
 def test_a_damaged_backup_is_refused(
     chain: tuple[Path, list[Contents]], tmp_path: Path, harm: Callable[[Path], None], kind: str
 ) -> None:
-    """Nothing is restored that is not as it was."""
+    """Nothing is restored from a file that has changed."""
     backups, _ = chain
     harm(backups / f"0000.{kind}")
     with pytest.raises(DataFolderError):
@@ -204,7 +204,7 @@ def test_a_backup_that_lacks_the_first_one_is_said_to_be_one(
 def test_no_backup_builds_on_one_that_lacks_its_pages(
     chain: tuple[Path, list[Contents]], folder: Folder, harm: Callable[[Path], None]
 ) -> None:
-    """None that came behind it could be restored."""
+    """No backup that followed could be restored."""
     backups, _ = chain
     before = sorted(backups.iterdir())
     harm(backups / "0001.pages")
@@ -215,7 +215,7 @@ def test_no_backup_builds_on_one_that_lacks_its_pages(
 
 @pytest.fixture
 def backups(folder: Folder, tmp_path: Path) -> Path:
-    """Where the folder has been backed up once."""
+    """The folder with the backups, after one backup."""
     folder.open()
     folder.close()
     back_up_changes(folder.path, tmp_path / "backups")
@@ -233,7 +233,7 @@ def test_a_backup_that_is_cut_short_does_not_count(
         with pytest.raises(StorageError, match="No space left"):
             back_up_changes(folder.path, backups)
     assert len(read_chain(backups)) == 1
-    # As a kill leaves it.
+    # What a kill leaves.
     (backups / "0001.pages").write_bytes(b"half of it")
     (backups / ".0001.json").write_text('{"number":')
     assert back_up_changes(folder.path, backups).number == 1

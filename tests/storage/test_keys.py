@@ -1,4 +1,4 @@
-"""The layout on disk: the order of bytes is the order of meaning, and nothing is too long for LMDB."""
+"""The layout on disk: keys sort by their meaning, and none is too long for LMDB."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_timers_stand_in_the_order_of_time_then_topic_then_acceptance(a: Timer, 
 
 @given(st.lists(st.tuples(U64, st.sampled_from([b"a", b"aa", b"b"]), U64, IDS.map(term))))
 def test_timers_of_few_topics_sort_by_meaning(timers: list[Timer]) -> None:
-    # Close neighbours: the topics are prefixes of each other, as names in real use are.
+    # Close neighbours: some topics are prefixes of others, as with real names.
     assert sorted(timers) == [
         split_timer_key(key) for key in sorted(timer_key(*timer) for timer in timers)
     ]

@@ -1,4 +1,4 @@
-"""What a killed process had answered is there when its folder is opened again: once, and whole."""
+"""After a kill, everything that the process had confirmed is in the reopened folder once and whole."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tests.storage.victim import ids_of_batch
 ROOT = Path(__file__).parents[2]
 RUNS = 6
 LONGEST_RUN = 40
-"""Batches that a process is allowed at most before it is killed, more or less."""
+"""The longest run before the kill, roughly, in batches."""
 LONGEST_MOMENT = 0.02
-"""Seconds, about those of a batch, that pass before the kill."""
+"""The longest wait before the kill, in seconds: about the time of a batch."""
 
 
 @dataclass
 class Answered:
-    """What all killed processes together had said."""
+    """What all killed processes together had confirmed."""
 
     accepted: list[str] = field(default_factory=list)
     aborted: set[str] = field(default_factory=set)
     fired: int = 0
     batches: dict[int, int] = field(default_factory=dict)
-    """Of each run, how many batches."""
+    """The number of confirmed batches, by run."""
 
     def add(self, run: int, line: bytes) -> None:
         batch = json.loads(line)
@@ -43,15 +43,15 @@ class Answered:
 
 
 def run_and_kill(path: Path, run: int, batches: int, moment: float, answered: Answered) -> None:
-    """Let a process work for some batches, kill it in the middle of what it does, note its answers."""
+    """Let a process work for some batches, kill it in the middle of its work, and note what it confirmed."""
     command = [sys.executable, "-m", "tests.storage.victim", str(path), str(run)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as victim:
         assert victim.stdout is not None
         lines = [victim.stdout.readline() for _ in range(batches)]
-        # A commit takes some milliseconds: the kill may hit any part of a batch.
+        # A commit takes some milliseconds, so the kill may hit any part of a batch.
         time.sleep(moment)
         victim.kill()
-        # It went on meanwhile: what it said is answered, too.
+        # The process continued meanwhile, so these lines are confirmed too.
         lines += victim.stdout.readlines()
     assert victim.returncode == -9
     for line in lines:
@@ -60,7 +60,7 @@ def run_and_kill(path: Path, run: int, batches: int, moment: float, answered: An
 
 
 def check(store: Store, answered: Answered) -> None:
-    """Hold a reopened store against what was answered."""
+    """Check a reopened store against what was confirmed."""
     assert find_faults(store) == []
     queued = Counter(ids_in(store, TOPIC, 0) + ids_in(store, TOPIC, 1))
     assert [message_id for message_id, times in queued.items() if times != 1] == []
@@ -70,7 +70,7 @@ def check(store: Store, answered: Answered) -> None:
         assert (found.state in (State.FIRED, State.UNTIMED)) == (message_id.encode() in queued)
         if message_id in answered.aborted:
             assert found.state is State.ABORTED
-    # A batch that was not answered yet is there as a whole or not at all, and there is one at most.
+    # At most one batch was not confirmed yet, and it is there as a whole or not at all.
     unanswered = 0
     for run, batches in answered.batches.items():
         there = [len(find_by_id(store, name.encode())) for name in ids_of_batch(run, batches)]

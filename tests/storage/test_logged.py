@@ -1,4 +1,4 @@
-"""Batches between two checkpoints: in the redo log and in LMDB's open transaction, and both can fail."""
+"""Batches between two checkpoints: they are in the redo log and in LMDB's open transaction, and both can fail."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from tests.storage.sample import (
 
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
-    """Every commit is followed by a checkpoint, which the disk does not hold before the event is set."""
+    """Have a checkpoint follow every commit, and finish on disk only after the event is set."""
     monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 0)
     is_fast = Event()
     save = Durable._save
@@ -70,7 +70,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
 
 
 def in_lmdb(folder: Folder) -> int:
-    """Messages that the last checkpoint left in LMDB's file."""
+    """Count the messages that the last checkpoint left in LMDB's file."""
     assert folder.store is not None
     with folder.store.environment.view() as txn:
         return txn.stat(folder.store.tables.messages)["entries"]
@@ -212,7 +212,7 @@ def test_without_a_log_each_batch_is_a_checkpoint(folder: Folder) -> None:
 
 
 def test_a_refused_batch_takes_nothing_with_it(folder: Folder) -> None:
-    """What the open transaction had is done again from the log."""
+    """The earlier content of the open transaction is restored from the log."""
     store = folder.open()
     hold_all(store, numbered(20), 1_000)
     with commits_fail(store):
@@ -335,7 +335,7 @@ def test_a_damaged_log_is_read_up_to_the_damage(died: Path) -> None:
 
 
 def test_a_last_record_that_is_not_whole_is_told(died: Path) -> None:
-    """It may be one that was acknowledged, and nothing said that it is gone."""
+    """The record may have been acknowledged, and its loss was once not reported at all."""
     damage_log(died, numbered(20)[19])
     folder = Folder(died)
     store = folder.open()
@@ -350,7 +350,7 @@ def test_a_last_record_that_is_not_whole_is_told(died: Path) -> None:
 def test_what_is_lost_behind_a_damage_is_told_before_it_is_passed_over(
     died: Path, tmp_path: Path
 ) -> None:
-    """A backup leaves it to the gateway or to an inspection, which are looked at."""
+    """A backup does not skip the damage. The gateway or an inspection does, and their reports are read."""
     damage_log(died, numbered(20)[0])
     for _ in range(2):
         with pytest.raises(StorageError, match="a record that cannot be read, and others behind"):
@@ -365,7 +365,7 @@ def test_what_is_lost_behind_a_damage_is_told_before_it_is_passed_over(
 def test_a_damaged_log_that_cannot_be_begun_anew(
     died: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is left open, so that the next try begins as the first one."""
+    """Nothing stays open, so the next try begins like the first."""
     damage_log(died, numbered(20)[10])
     folder = Folder(died)
     with monkeypatch.context() as broken:
@@ -382,7 +382,7 @@ def fail_to_write(_: LoggedTransaction) -> None:
 
 
 def test_what_follows_a_damage_does_not_come_back(died: Path) -> None:
-    """Not even where a new record ends just where it begins."""
+    """They stay gone even where a new record ends exactly where they begin."""
     damage_log(died, numbered(20)[10])
     folder = Folder(died)
     store = folder.open()
@@ -435,8 +435,8 @@ def test_what_was_stored_is_there_although_the_disk_took_no_checkpoint(folder: F
 
 
 def crashed_meanwhile(folder: Folder, slow_disk: Event) -> Folder:
-    """What is left by a process that dies while the disk takes its first checkpoint. The first of twenty messages is in
-    that, the others are in the second file of the log; the next checkpoint waits."""
+    """Return what a process leaves that dies while the disk takes its first checkpoint. The checkpoint has the first of
+    twenty messages, and the second file of the log has the others. The next checkpoint waits."""
     store = folder.open()
     slow_disk.clear()
     for message_id in numbered(20):
@@ -458,7 +458,7 @@ def test_what_is_stored_while_the_disk_takes_its_time(folder: Folder, slow_disk:
 
 
 def test_a_damaged_log_whose_checkpoint_is_lost(folder: Folder, slow_disk: Event) -> None:
-    """Its second file begins with the damage."""
+    """The damage is at the beginning of the log's second file."""
     after = crashed_meanwhile(folder, slow_disk)
     damage_log(after.path, numbered(20)[1])
     store = after.open()
@@ -539,7 +539,7 @@ for line in sys.stdin:
 def test_whoever_reads_beside_a_gateway_waits_for_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is stopped makes none."""
+    """A stopped gateway makes no checkpoint."""
     data = tmp_path / "data"
     with subprocess.Popen(
         [sys.executable, "-c", _SERVE, data], stdin=-1, stdout=-1, text=True
@@ -569,7 +569,7 @@ def test_whoever_reads_beside_a_gateway_waits_for_its_checkpoint(
 
 
 def test_a_process_that_died_while_somebody_read_keeps_no_lock(tmp_path: Path) -> None:
-    """It has LMDB's lock of writers all the time, and a reader keeps the file of the locks alive."""
+    """A serving process always holds LMDB's writer lock, and a reader keeps the lock file alive."""
     data = tmp_path / "data"
     with (
         subprocess.Popen(
@@ -666,7 +666,8 @@ def test_what_follows_is_stored_where_the_stamp_is_lost_and_the_log_empty(
 
 
 def test_who_meets_a_page_that_cannot_be_read_has_nobody_else_refused(folder: Folder) -> None:
-    """LMDB takes nothing more of a transaction in which it met one, and all read and write in the same."""
+    """LMDB refuses every further use of a transaction that met such a page, and all reads and writes share one
+    transaction."""
     store = folder.open()
     hold_all(store, [b"a"], 1_000)
     store.put_group(b"g", b"settings" * 9)
@@ -683,7 +684,7 @@ def test_who_meets_a_page_that_cannot_be_read_has_nobody_else_refused(folder: Fo
                 data.seek(place + 10)
                 data.write(own)
 
-    # Neither those of a leaf nor of a page above one.
+    # These are flags of neither a leaf nor a branch page.
     have_flags([b"\4\0"] * len(places))
     for work in (
         lambda: hold_all(store, [b"b"], 1_000),

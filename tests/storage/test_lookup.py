@@ -1,4 +1,4 @@
-"""Finding messages by id, key, sequence and due time, whatever has become of them."""
+"""Finding messages by id, key, sequence and due time, whatever their state."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class TestByKey:
         assert looked_at == [b"of t3", b"of t2", b"of t1"]
 
     def test_one_cursor_serves_all_topics(self, store: Store) -> None:
-        """LMDB looks through all that are open whenever one is closed."""
+        """Whenever LMDB closes a cursor, it goes through all open ones."""
         topics = [b"t%d" % number for number in range(4)]
         for topic in [*topics, *topics]:
             send(store, Sample(b"of " + topic, topic, keys=(b"k",)))
@@ -290,7 +290,7 @@ class TestScan:
             hold(store, Sample(message_id), 1_000 + number)
         store.commit()
         first = pending_page(store, topic=topic, limit=4)
-        # What was seen fires, the message the cursor stands on too; one comes before it, one after.
+        # Listed messages fire, also the one at the cursor. One message is added before it and one after it.
         fire(store, 1_003)
         abort(store, b"m00005", 1_003)
         hold(store, Sample(b"before"), 1_002)
@@ -360,7 +360,8 @@ class TestScan:
         assert pages > 5
 
     def test_a_topic_is_found_among_many_others(self, store: Store) -> None:
-        # In the seconds before, between and after, and in its own milliseconds before and after.
+        # Others are due in the seconds before, between and after the topic's, and in its own seconds a few milliseconds
+        # before and after.
         others = [b"a", b"orde", b"order", b"orders2", b"z"]
         for due_ms in (500, 1_000, 1_001, 1_002, 1_500, 7_000):
             for other in others:
@@ -421,7 +422,7 @@ def test_a_scan_is_what_sorting_and_filtering_gives(
 def test_a_place_is_found_however_long_the_queue_is(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But of very many that were due at once."""
+    """The exception is a place among very many messages that were due at once."""
     monkeypatch.setattr(queues, "MAX_ROWS_SEARCHED", 3)
     ids = numbered(20)
     for number, name in enumerate(ids):
@@ -500,7 +501,7 @@ def test_the_newest_time_is_none_of_a_queue_that_cannot_be_read(folder: Folder, 
 
 
 class TestLargeMessages:
-    """One call has no more than `MAX_FOUND_BYTES` of them in memory."""
+    """One call has at most `MAX_FOUND_BYTES` of messages in memory."""
 
     @pytest.fixture(autouse=True)
     def _two_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:

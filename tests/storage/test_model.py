@@ -48,14 +48,14 @@ KEYS = (b"k", b"kk", b"k\0k")
 GROUPS = (b"g", b"gg")
 
 MAP_SIZE = 8 << 20
-"""Larger than one run can fill: how the map grows is tested elsewhere."""
+"""Larger than one run can fill. Other tests cover how the map grows."""
 
 Place = tuple[bytes, int]
 
 
 @dataclass
 class Message:
-    """A message as the model knows it; its state is where it is."""
+    """A message in the model; `state` says where it is."""
 
     message: Sample
     record: bytes
@@ -78,7 +78,7 @@ class Row:
 
 @dataclass
 class World:
-    """Everything a store holds, consumers' progress apart."""
+    """Everything a store holds, except consumers' progress."""
 
     next_sequence: int = 1
     messages: dict[int, Message] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class World:
         return self.firsts.get(place, 0) + len(self.rows.get(place, []))
 
     def pending(self) -> list[int]:
-        """Sequences in the order in which they fire."""
+        """Return the sequences in the order in which they fire."""
         waiting = [
             (one.due_ms, one.message.topic, sequence)
             for sequence, one in self.messages.items()
@@ -122,7 +122,7 @@ class World:
         )
 
     def waiting(self, topic: bytes) -> list[int]:
-        """Sequences of what is due in a paused topic, in the order in which it fires."""
+        """Return the sequences that are due in a paused topic, in the order in which they fire."""
         return [
             sequence
             for sequence in self.pending()
@@ -135,8 +135,8 @@ class World:
 
 
 class StoreAndModel(RuleBasedStateMachine):
-    """Each rule does the same to both; whatever a call returns must agree at once, and whatever is
-    committed must agree at each commit."""
+    """Each rule does the same to the store and the model. Results must agree at once, and committed content at each
+    commit."""
 
     @initialize(inbox_size=st.sampled_from([0, 3, INBOX_SIZE]))
     def begin(self, inbox_size: int) -> None:
@@ -158,7 +158,7 @@ class StoreAndModel(RuleBasedStateMachine):
         return store
 
     def _settle(self) -> None:
-        """A look-up has the batch committed."""
+        """A look-up commits the batch."""
         self.store.commit()
         self._is_committed()
 
@@ -476,7 +476,7 @@ class StoreAndModel(RuleBasedStateMachine):
         assert seen == expected
 
     def compare(self) -> None:
-        """All of what is committed."""
+        """Compare everything that is committed."""
         store, world = self.store, self.committed
         assert find_faults(store) == []
         assert store.next_sequence == self.batch.next_sequence
@@ -527,7 +527,7 @@ class StoreAndModel(RuleBasedStateMachine):
             assert store.offset_at(queue, asked_ms) == first + earlier
 
     def teardown(self) -> None:
-        """Whatever the last batch was, the folder must be sound when it is closed and opened."""
+        """Whatever the last batch was, the folder must be sound when it is closed and opened again."""
         if hasattr(self, "folder"):
             try:
                 self.folder.check()

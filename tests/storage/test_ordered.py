@@ -1,4 +1,4 @@
-"""The inbox in order: whatever comes, goes and is taken back, a reader finds what was committed last."""
+"""The inbox in order: whatever is added, taken and undone, a reader finds what was committed last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def a_key(chance: random.Random, sequence: int) -> bytes:
 
 
 def change(inbox: Inbox, chance: random.Random, sequence: int) -> list[bytes]:
-    """Add a few timers, fire the earliest, take any other; what was added."""
+    """Add a few timers, fire the earliest, take any others, and return the keys that were added."""
     added = [a_key(chance, sequence + number) for number in range(chance.choice((0, 1, 5, 60)))]
     for key in added:
         inbox.add(key, b"value of " + key)

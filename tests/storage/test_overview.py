@@ -1,4 +1,4 @@
-"""Notes, and what the store tells of itself as a whole."""
+"""Notes, and the store's totals."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ OTHER = b"bills"
 
 @pytest.fixture
 def paused(store: Store) -> Store:
-    """A store whose topic is paused, with five messages due at 1000 to 1004 that wait."""
+    """A store whose topic is paused, with five waiting messages due at 1000 to 1004."""
     for number, name in enumerate(numbered(5)):
         hold(store, Sample(name), 1_000 + number)
     pause_topic(store, TOPIC, 900)
@@ -77,7 +77,7 @@ def test_other_topics_fire(paused: Store) -> None:
 
 
 def test_firing_looks_at_each_message_once(paused: Store) -> None:
-    """However much waits, it is no longer in the way of a step of one message."""
+    """Waiting messages, however many, no longer hinder a step of one message."""
     hold(paused, Sample(b"b", OTHER), 2_001)
     paused.commit()
     assert fire_due(paused, 2_001, 2_001, 1) == Fired(1, more=False)
@@ -122,7 +122,7 @@ def test_resuming_fires_in_the_order_of_due_times_in_steps(paused: Store) -> Non
     assert resume_topic(paused, TOPIC)
     assert fire_resumed(paused, 2_000, 2) == Fired(2, more=True)
     assert [pause.waiting for _, pause in paused.paused.items()] == [3]
-    # What becomes due meanwhile takes its place behind.
+    # A message that becomes due meanwhile takes its place behind them.
     hold(paused, Sample(b"late"), 2_000)
     assert fire_due(paused, 2_000, 2_000, 10) == Fired(0, more=False)
     assert fire_resumed(paused, 2_000, 3) == Fired(3, more=True)
@@ -156,7 +156,7 @@ def test_the_answers_are_true(store: Store) -> None:
     assert not pause_topic(store, TOPIC, 2)
     assert resume_topic(store, TOPIC)
     assert not resume_topic(store, TOPIC)
-    # Paused again before all of it has fired.
+    # The topic is paused again before all of it has fired.
     assert pause_topic(store, TOPIC, 3)
     [(_, pause)] = store.paused.items()
     assert (pause.since_ms, pause.resumed) == (3, False)
@@ -223,7 +223,7 @@ def test_a_row_that_cannot_be_read_keeps_no_other_from_being_shown_or_let_go(
 def test_a_topic_whose_row_cannot_be_read_stays_paused(
     folder: Folder, paused: Store, value: bytes
 ) -> None:
-    """The folder could not be opened."""
+    """Such a folder once could not be opened."""
     whole = paused.reader().get(TOPIC, db=paused.tables.paused)
     store = folder.damage("paused", TOPIC, value)
     pause = store.paused.get(TOPIC)

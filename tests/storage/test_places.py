@@ -1,4 +1,4 @@
-"""Places of messages: what was put is there, wherever its sequence lies."""
+"""Places of messages: what was stored is found, whatever its sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Popped messages: noted, acknowledged, due; and progress that goes with them."""
+"""Popped messages: noted, acknowledged and due again; and the progress that goes with them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_longest_names_are_a_key_of_lmdb() -> None:
 
 
 def popped(store: Store, offset: int, back_ms: int) -> Pop:
-    """A message that is popped; it is committed."""
+    """Pop a message and commit that."""
     pop = Pop(back_ms, b"G", TOPIC, 0, offset)
     put_pops(store, [pop], 5)
     store.commit()
@@ -114,7 +114,7 @@ def test_faults_are_found(store: Store) -> None:
 def test_a_row_that_cannot_be_read_keeps_no_other_from_coming_back(
     folder: Folder, key: bytes, value: bytes
 ) -> None:
-    """Every round of them was refused, with a traceback each second."""
+    """Such a row once made every round fail, with a traceback each second."""
     store = folder.open()
     for _ in range(2):
         send(store, Sample(b"m"))

@@ -1,4 +1,4 @@
-"""What a power cut leaves is whole: every batch up to one, and each that the disk was said to hold."""
+"""What a power cut leaves is whole: every batch up to one, and each batch that was reported as on disk."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ from tests.storage.test_upgrades import unpack
 QUEUES: Final = (0, 1)
 MAP_SIZE: Final = 8 << 20
 MAX_LOG: Final = 32 << 10
-"""Bytes of a file of the redo log: some batches do not fit in."""
+"""Bytes of a file of the redo log: some batches do not fit."""
 
 NUMBER: Final = b"batch"
 
 STEPS: Final = st.sampled_from([None, 0, 1, 2, 3])
-"""How far a checkpoint is, where there is one: at the sync of LMDB's file from 1 on, at that of the note from 2 on, and
-at its end from 3 on."""
+"""How far a checkpoint got, if one was begun: from 1 on at the sync of LMDB's file, from 2 on at the sync of the note,
+from 3 on at its end."""
 
 
 class Cut(NamedTuple):
     """How the power is cut."""
 
     way: int
-    """In which the sectors are mixed."""
+    """The seed for how written and unwritten sectors are mixed."""
     is_copied: bool = False
-    """Whether a backup is made of what is left before anybody opens it."""
+    """Whether to back up what is left before anybody opens it."""
     starts: tuple[int, ...] = ()
-    """With which of their syncs the next starts end, the last one first."""
+    """At which of its syncs each of the next starts is cut, the last start first."""
 
 
 CUTS: Final = st.builds(
@@ -95,14 +95,14 @@ class PowerCuts(RuleBasedStateMachine):
         self.ids: list[bytes] = []
         self.states = [Seen(0, {}, [[] for _ in QUEUES], [])]
         self.sure = 0
-        """The last of these states that the disk surely holds."""
+        """The last of these states that is surely on disk."""
         self.is_committing = False
         self.is_copied = False
         self.starts: list[int] = []
         self.left: Path | None = None
-        """What a power cut has left that has just come."""
+        """The folder that a power cut has just left."""
         self.bounds = (0, 0)
-        """The first and the last of the states that this can be in."""
+        """The first and the last of the states that this folder can be in."""
 
     @initialize(sync=st.booleans(), inbox_size=st.sampled_from([0, 3, INBOX_SIZE]))
     def begin(self, sync: bool, inbox_size: int) -> None:
@@ -159,7 +159,7 @@ class PowerCuts(RuleBasedStateMachine):
 
     @rule(steps=STEPS)
     def work(self, steps: int | None = None) -> None:
-        """Store a plain batch, and begin a checkpoint."""
+        """Store a plain batch, and begin a checkpoint if `steps` is given."""
         self.store_batch(2, 2, 700, 5, [0], 2, 0)
         if steps is not None:
             self.store.checkpoint_if_due()
@@ -191,7 +191,7 @@ class PowerCuts(RuleBasedStateMachine):
 
     @rule(steps=STEPS, sync=st.booleans())
     def kill_and_start(self, steps: int | None, sync: bool) -> None:
-        """The kernel has all that was written, and the next process may rely on it."""
+        """After a kill the kernel still has everything written, and the next process may rely on it."""
         if steps is not None:
             self.work(steps)
         self._kill()
@@ -202,7 +202,7 @@ class PowerCuts(RuleBasedStateMachine):
 
     @rule(steps=STEPS, cut=CUTS)
     def cut_power(self, steps: int | None, cut: Cut) -> None:
-        """Between two batches."""
+        """Cut the power between two batches."""
         if steps is not None:
             self.work(steps)
         self._plan(cut)
@@ -211,7 +211,7 @@ class PowerCuts(RuleBasedStateMachine):
 
     @rule(syncs=st.integers(1, 8), cut=CUTS)
     def have_power_cut(self, syncs: int, cut: Cut) -> None:
-        """In the middle of what is done later."""
+        """Have the power cut in the middle of later work."""
         self._plan(cut)
         self.disk.before_sync(syncs, self._cut)
 
@@ -224,7 +224,7 @@ class PowerCuts(RuleBasedStateMachine):
         self.disk.cut_power(self.left, self.random)
 
     def _go_on(self) -> None:
-        """With what a power cut has left, if there was one."""
+        """Open what a power cut has left, if there was one."""
         self.disk.look()
         if self.left is None and not self.store.environment.unheld_seconds():
             self.sure = self._last
@@ -239,9 +239,9 @@ class PowerCuts(RuleBasedStateMachine):
                 self.disk.before_sync(self.starts.pop(), self._cut)
             first, last = self.bounds
             self._start(first, self.sync, last)
-            # Should it have been cut again meanwhile: all that was found had been on the disk.
+            # The power may have been cut again meanwhile. Everything that was found had been on disk.
             self.bounds = (self.sure, self.sure)
-            # Without `sync` there can be a gap in the log, and then no copy is made.
+            # Without `sync` the log can have a gap, and then no copy is made.
             assert not (self.sync and self.store.environment.log.has_gap)
             assert copied in (
                 (),
@@ -249,7 +249,7 @@ class PowerCuts(RuleBasedStateMachine):
             )
 
     def _start(self, first: int, sync: bool, last: int | None = None) -> None:
-        """Open the folder, which is in one of these states, and sure to stay in it."""
+        """Open the folder, and check that it is in one of these states. From now on that state is sure."""
         self.store = self.folder.open(sync=sync, map_size=MAP_SIZE, inbox_size=self.inbox_size)
         seen = self._look()
         batches = [state.batch for state in self.states]
@@ -260,11 +260,11 @@ class PowerCuts(RuleBasedStateMachine):
         del self.states[found + 1 :]
         self.sure = found
         if self.left is None:
-            # Else what is left is what the process before had written.
+            # Otherwise the previous process wrote what is left.
             self.sync = sync
 
     def _kill(self) -> None:
-        """Leave the store as a process does that is killed."""
+        """Leave the store as a killed process does."""
         if self.folder.store is not None:
             self._worker().kill()
             self.folder.store = None
@@ -286,7 +286,8 @@ class PowerCuts(RuleBasedStateMachine):
         )
 
     def _pending_in_copy(self) -> list[bytes] | None:
-        """What waits in a backup of the folder that nobody has opened; None where its log has a gap."""
+        """Return what is pending in a backup of the folder that nobody has opened, or None if the folder's log has a
+        gap."""
         left, backup = self._new_folder(), self._new_folder()
         shutil.copytree(self.folder.path, left)
         try:
@@ -323,7 +324,7 @@ WAYS: Final = range(8)
 
 @pytest.fixture(params=[True, False], ids=["sync", "async"])
 def cuts(request: pytest.FixtureRequest) -> Iterator[PowerCuts]:
-    """A store with some checkpoints behind it, so that pages are used again."""
+    """A store that has made some checkpoints, so that LMDB reuses pages."""
     cuts = PowerCuts()
     cuts.begin(sync=request.param, inbox_size=0)
     for _ in range(4):
@@ -366,7 +367,7 @@ def test_within_a_start(cuts: PowerCuts, syncs: int) -> None:
 @pytest.mark.parametrize("steps", [None, 0, 1, 2, 3])
 @pytest.mark.parametrize("then", [None, 0], ids=["at once", "within a checkpoint"])
 def test_after_a_kill(cuts: PowerCuts, steps: int | None, then: int | None) -> None:
-    """What the process before had written, but not synced, can be lost as well."""
+    """What the previous process wrote but did not sync can be lost as well."""
     for way in WAYS:
         cuts.work()
         cuts.kill_and_start(steps, sync=not cuts.sync)

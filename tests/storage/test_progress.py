@@ -1,4 +1,4 @@
-"""Consumers' offsets: known at once, on disk when they are a part of a batch."""
+"""Consumers' offsets: visible at once, and on disk when they are part of a batch."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_the_longest_names(store: Store, reopen: Callable[[], Store]) -> None:
 def test_a_row_that_cannot_be_read_keeps_no_other_from_being_known(
     folder: Folder, key: bytes, value: bytes
 ) -> None:
-    """The folder could not be opened."""
+    """Such a folder once could not be opened."""
     store = folder.open()
     store.progress.note(b"G", b"orders", 0, 7)
     store.progress.include()

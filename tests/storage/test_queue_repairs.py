@@ -1,4 +1,4 @@
-"""A damaged queue put right: what was at an offset is there again, and no offset is given to a second message."""
+"""Repairing a damaged queue: messages are at their offsets again, and no offset is given to a second message."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def places(mended: Mended) -> list[tuple[int, int, int]]:
         ([], (3, 9), False, (9, 9)),
         ([wrong(4, 1), wrong(5, 1)], (3, 5), False, (6, 6)),
         ([wrong(4, 1), wrong(5, 1)], None, True, (6, 6)),
-        # Nobody has progress in the queue of a topic that nobody knows.
+        # An unknown topic's queue has no progress of any group.
         ([wrong(4, 1), wrong(5, 1)], None, False, None),
     ],
 )
@@ -66,7 +66,7 @@ def test_where_nothing_is_left_the_next_offset_is_a_new_one(
 def test_where_no_row_is_left_the_messages_end_where_consumers_are(
     ends: tuple[int, int] | None, expected: list[int], begins: tuple[int, int] | None
 ) -> None:
-    """There were more than are left: those that come next are behind all that anybody has seen."""
+    """There were more messages than are left. The next ones get offsets behind all that any consumer has seen."""
     mended = mend([], ends, lost(2, 20), lost(1, 10))
     assert places(mended) == [(expected[0], 1, 10), (expected[1], 2, 20)]
     assert mended.ends == begins
@@ -93,7 +93,7 @@ def test_an_offset_that_a_repair_has_left_empty_stays_so() -> None:
 def test_a_message_goes_where_its_time_and_its_columns_fit() -> None:
     rows = [right(0, 1, 10), right(2, 2, 20), wrong(3, 30, 99), wrong(4, 40), right(5, 3, 50)]
     mended = mend(rows, None, lost(5, 15), lost(4, 12))
-    # Either could be at offset 1 as well: what a row still tells of its message is a surer sign.
+    # Either could also be at offset 1. What a row still says about its message is stronger evidence.
     assert places(mended) == [
         (0, 1, 10),
         (1, 5, 15),
@@ -148,10 +148,11 @@ def test_what_stands_in_front_is_there_again() -> None:
     rows = [right(2, 3, 30)]
     front = (lost(2, 20), lost(1, 10))
     assert places(mend(rows, (0, 3), *front)) == [(0, 1, 10), (1, 2, 20), (2, 3, 30)]
-    # Where there are too few the queue begins later.
+    # Where messages are missing, the queue begins later.
     mended = mend(rows, (0, 3), front[0])
     assert (places(mended), mended.ends) == ([(1, 2, 20), (2, 3, 30)], (1, 3))
-    # Without a word of where it begins, retention may have removed what was there: it still waits.
+    # Where nothing says at which offset the queue begins, retention may have removed what was there. So the message
+    # still waits.
     timer = lost(1, 10, may_wait=True)
     mended = mend(rows, None, timer)
     assert (places(mended), mended.ends, mended.waiting) == ([(2, 3, 30)], (2, 3), [timer])

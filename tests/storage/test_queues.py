@@ -110,7 +110,7 @@ def test_an_empty_message_without_id_and_keys_is_a_message(store: Store) -> None
 
 
 class TestPaging:
-    """What one read returns of ten messages of 100 bytes, more or less."""
+    """What one read returns from ten messages of roughly 100 bytes."""
 
     @pytest.fixture
     def queue(self, store: Store) -> Queue:
@@ -245,7 +245,7 @@ def test_large_records_are_judged_a_bounded_number_of_bytes_at_a_time(store: Sto
 
 
 def test_a_filter_that_is_shown_fewer_records_is_shown_fewer_bytes(store: Store) -> None:
-    """A pull with a long expression took 0.5 s where messages had 32 KB of properties."""
+    """Without this, a pull with a long expression took 0.5 s where messages had 32 KB of properties."""
     for _ in range(4):
         send(store, Sample(b"large", body=bytes(MAX_BYTES_JUDGED // 8)))
     store.commit()
@@ -326,7 +326,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("gone", [1, 3, 4, 20, 38])
     def test_it_is_read_up_to_a_row_that_is_gone(self, folder: Folder, gone: int) -> None:
-        """No other queue's message is read instead, and none is said to be at another offset than its own."""
+        """No message of another queue is read instead, and each message has its own offset."""
         ids = numbered(40)
         store = folder.open()
         for name in ids:
@@ -369,7 +369,7 @@ class TestDamage:
     def test_a_time_or_an_offset_that_no_client_could_read_is_none(
         self, folder: Folder, at: int
     ) -> None:
-        """After a start every message was to have that time or a later one, and each send was refused."""
+        """Without this, after a start every message needed that time or a later one, and each send was refused."""
         store = folder.open()
         send(store, Sample(b"0"))
         store.commit()
@@ -392,7 +392,7 @@ class TestDamage:
     def test_a_row_that_tells_no_time_hides_nothing_before_it(
         self, folder: Folder, value: bytes | None
     ) -> None:
-        """Who seeks a time is not sent behind it, and what fired is found and listed."""
+        """A search by time does not end up behind the row, and fired messages are found and listed."""
         store = folder.open()
         hold_all(store, numbered(5), 10)
         for stored_ms in range(10, 15):

@@ -1,4 +1,4 @@
-"""Rows that must be waited for are read side by side; what is then found of them is what it always was."""
+"""Rows that the disk has to be waited for are read in parallel. What is found stays the same."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MANY = 50
 
 
 class Disk:
-    """Whether each row must be waited for; and who has read how many of which table in other threads."""
+    """Whether reading a row waits for the disk; and how many rows of each table other threads have read."""
 
     def __init__(self) -> None:
         self.is_waited_for = True
@@ -74,7 +74,7 @@ def test_records_that_are_listed(disk: Disk, store: Store) -> None:
     hold_all(store, numbered(MANY), 10_000)
     assert pending_ids(store) == numbered(MANY)
     assert disk.read == {store.tables.messages: MANY}
-    # One that is done soon takes the next part as well.
+    # A thread that is done soon takes the next part as well.
     assert 1 <= len(disk.threads) <= THREADS
     assert threading.current_thread().name not in disk.threads
 
@@ -189,7 +189,7 @@ def test_a_start_after_a_crash(disk: Disk, folder: Folder) -> None:
     store = folder.open()
     hold_all(store, numbered(MANY), 10_000)
     store = folder.reopen_after_crash()
-    # Once to do the log again, and once to find what was in the inbox.
+    # One read is for replaying the log, the other for finding what was in the inbox.
     assert disk.read[store.tables.messages] == MANY + READ_AT_ONCE
     assert disk.read[store.tables.ids] == 2 * MANY
     assert disk.read[store.tables.timers] == MANY

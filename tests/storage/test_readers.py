@@ -1,4 +1,4 @@
-"""Views of a data folder: there is room for so many, and those of the dead count for nothing."""
+"""Views of a data folder: their number is limited, and those of dead processes do not count."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ environment = lmdb.open(sys.argv[1], readonly=True, max_readers=64)
 views = [environment.begin() for _ in range(int(sys.argv[2]))]
 os.kill(os.getpid(), signal.SIGKILL)
 """
-"""Dies while it reads."""
+"""Code of a process that dies while it reads."""
 
 
 def die_reading(data: Path, views: int) -> None:
-    """Leave behind what a killed backup does."""
+    """Leave behind what a killed backup leaves."""
     killed = subprocess.run([sys.executable, "-c", _READ, data, str(views)], check=False)
     assert killed.returncode == -signal.SIGKILL
 

@@ -1,4 +1,4 @@
-"""Records come out as they went in, smaller meanwhile, and what is damaged does not pass for a record."""
+"""Records are smaller when stored and come back unchanged, and no damaged one is taken for a record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ records = st.binary(max_size=2 * MOST_PACKED).filter(
 
 
 def timed_record(body: bytes) -> bytes:
-    """As the gateway makes it of a message of the Java client's."""
+    """Return a record as the gateway makes it of a message of the Java client."""
     message_id = "C0A8010700002A139A7B51A5F0010003"
     properties = (
         f"KEYS\x01close-81632\x02UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02TIMER_DELIVER_MS\x011795361181282\x02"
@@ -59,7 +59,7 @@ FRAME = bytes.fromhex(
 
 
 def test_what_was_packed_before_is_unpacked() -> None:
-    """The dictionary is part of the format: with another one nothing that is stored can be read."""
+    """The dictionary is part of the format: with another one no stored record can be read."""
     assert unpack(FRAME) == timed_record(b'{"order": 81632}')
 
 
@@ -90,7 +90,7 @@ def test_a_changed_bit_does_not_go_unnoticed(bit: int, body: bytes) -> None:
     stored = bytearray(pack(record))
     bit %= 8 * len(stored)
     stored[bit // 8] ^= 1 << bit % 8
-    # A bit of the header that has no meaning may change.
+    # A meaningless bit of the header may change.
     assert unpack(bytes(stored)) in (bytes(stored), record, None)
 
 
@@ -155,7 +155,7 @@ def test_retention_leaves_a_damaged_record_and_goes_on(damaged: Store) -> None:
 
 
 def test_a_record_of_which_nothing_can_be_read_is_passed_over_too(damaged: Store) -> None:
-    """One that was stored before records were packed has no checksum."""
+    """A record stored before the packing of records has no checksum."""
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(damaged, "terms_of", refuse_third)
         assert find_by_sequence(damaged, 1) is not None

@@ -1,4 +1,4 @@
-"""Recurring messages: set, planned, due, listed, forgotten; and each change with the rest of its batch."""
+"""Recurring messages: set, planned, due, listed, deleted; and each change with the rest of its batch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def recurring(
 
 
 def put(store: Store, *several: Recurring) -> None:
-    """Set recurring messages; it is committed."""
+    """Set recurring messages, and commit."""
     for one in several:
         put_recurring(store, one)
     store.commit()
@@ -77,7 +77,7 @@ def test_they_are_due_in_order_over_a_restart(store: Store, reopen: Callable[[],
 
 
 def test_an_occurrence_and_the_next_time_are_one_commit(folder: Folder) -> None:
-    """Whatever is lost with a batch is lost together: neither is an occurrence lost nor is there a second one."""
+    """A lost batch loses both together: no occurrence is lost, and none is there twice."""
     store = folder.open()
     put(store, recurring(next_ms=1_000))
     send(store, Sample(b"occurrence"))
@@ -241,7 +241,7 @@ def test_the_check_finds_a_planted_fault_and_nothing_fires_by_it(
 def test_a_row_that_cannot_be_read_keeps_no_other_from_firing_or_being_listed(
     folder: Folder, table: str, key: bytes, value: bytes
 ) -> None:
-    """Each batch was refused in which anything recurred, and each list."""
+    """Such a row once made every batch with a recurring message fail, and every list."""
     store = folder.open()
     put(store, recurring(next_ms=10), recurring(b"damaged", 5))
     whole = store.reader().get(key, db=getattr(store.tables, table))

@@ -1,4 +1,4 @@
-"""The redo log by itself: what was appended is read again, up to the first record that is not whole."""
+"""The redo log by itself: a reader gets every appended record up to the first that is not whole."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def synced(tmp_path: Path) -> Iterator[RedoLog]:
 
 
 def opened(folder: Path, *, sync: bool) -> Iterator[RedoLog]:
-    """An empty log, until the test is over."""
+    """Open an empty log for one test."""
     log = RedoLog(folder, sync=sync)
     assert list(log.records(STAMP)) == []
     yield log
@@ -41,7 +41,7 @@ def opened(folder: Path, *, sync: bool) -> Iterator[RedoLog]:
 
 
 def again(folder: Path, stamp: bytes = STAMP) -> tuple[list[dict[str, list[Row]]], bool]:
-    """What the next process reads, and whether it is told of a gap."""
+    """Return what the next process reads, and whether it finds a gap."""
     log = RedoLog(folder, sync=True)
     try:
         return list(log.records(stamp)), log.has_gap
@@ -50,7 +50,7 @@ def again(folder: Path, stamp: bytes = STAMP) -> tuple[list[dict[str, list[Row]]
 
 
 def fill(log: RedoLog) -> list[int]:
-    """Append all; where each record ends."""
+    """Append all records, and return where each one ends."""
     ends = []
     for record in RECORDS:
         assert log.append(record)
@@ -59,9 +59,9 @@ def fill(log: RedoLog) -> list[int]:
 
 
 def append_two_and_sync_one(log: RedoLog, *, second_stays: bool) -> None:
-    """The second record is refused, as the disk does not sync it.
+    """Append two records, of which the second is refused because the disk does not sync it.
 
-    :param second_stays: whether it cannot be written over either.
+    :param second_stays: whether the second record cannot be overwritten either.
     """
     assert log.append(RECORDS[0])
     with pytest.MonkeyPatch.context() as patch:
@@ -100,7 +100,7 @@ def test_what_follows_is_appended_behind_it(log: RedoLog, tmp_path: Path, file: 
 def test_what_was_read_is_on_the_disk(
     log: RedoLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that wrote it may have died before it did that."""
+    """The process that wrote the records may have died before syncing them."""
     fill(log)
     synced: list[int] = []
     monkeypatch.setattr("os.fdatasync", lambda file: synced.append(os.fstat(file).st_ino))
@@ -121,7 +121,7 @@ def test_a_checkpoint_leaves_nothing_to_do(log: RedoLog, tmp_path: Path) -> None
 def test_it_ends_at_the_first_record_that_is_not_whole(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whichever byte is another one; a gap is told where more follows."""
+    """Any byte may be the changed one. The reader reports a gap if more records follow."""
     folder = tmp_path_factory.mktemp("log")
     log = RedoLog(folder, sync=False)
     list(log.records(STAMP))
@@ -154,7 +154,7 @@ SECOND = b"stamptwo"
 
 
 def fill_two(folder: Path) -> tuple[int, int]:
-    """Records before a checkpoint and after it, which is lost; where those of either file end."""
+    """Append records before a checkpoint, which is lost, and after it. Return where the records of either file end."""
     log = RedoLog(folder, sync=False)
     assert list(log.records(STAMP)) == []
     before = fill(log)[-1]
@@ -214,7 +214,7 @@ def test_two_files_end_at_the_first_record_that_is_not_whole(
     read, has_gap = again(folder)
     assert read == [*RECORDS, *RECORDS][: len(read)]
     assert len(read) < 6 if number else len(read) < 3
-    # Where it says no more what it follows, the first record behind the checkpoint could as well be an older one.
+    # If the damage hides which record it follows, the first record behind the checkpoint could as well be an older one.
     if number == 0 or 3 < len(read) < 5 or (len(read) == 3 and at >= 32):
         assert has_gap
     elif len(read) == 5:
@@ -255,8 +255,8 @@ def test_the_last_record_behind_two_checkpoints_is_torn(tmp_path: Path) -> None:
 def test_the_first_record_after_a_checkpoint_is_not_written_to_its_end(
     tmp_path: Path, written: int
 ) -> None:
-    """Nobody was answered: nothing is missing. What stands there has any of the record's four sectors, and else what
-    was there before, as a disk may leave it."""
+    """No sender has its response yet, so nothing is missing. Any of the record's four sectors may be written, and the
+    others may still have the old bytes, as a disk may leave them."""
     log = RedoLog(tmp_path, sync=True)
     list(log.records(STAMP))
     for _ in range(4):
@@ -313,7 +313,7 @@ def test_it_is_written_from_its_beginning_again(log: RedoLog, tmp_path: Path) ->
 def test_a_record_that_could_not_be_synced_is_not_done_again(
     synced: RedoLog, tmp_path: Path
 ) -> None:
-    """Its batch is refused."""
+    """The record's batch was refused."""
     append_two_and_sync_one(synced, second_stays=False)
     assert again(tmp_path) == ([RECORDS[0]], False)
     assert synced.append(RECORDS[2])
@@ -338,7 +338,7 @@ def test_a_folder_without_a_log_has_no_records(tmp_path: Path) -> None:
 
 
 def test_a_record_that_stays_although_it_was_refused(synced: RedoLog, tmp_path: Path) -> None:
-    """The disk can be read, and not written to."""
+    """The disk can be read, but not written."""
     append_two_and_sync_one(synced, second_stays=True)
     assert again(tmp_path) == (RECORDS[:2], False)
     assert list(synced.records(STAMP)) == [RECORDS[0]]
@@ -399,14 +399,14 @@ def test_the_disk_has_the_name_of_a_new_log(
 
 def test_a_start_that_fails_leaves_no_file_open(tmp_path: Path) -> None:
     left = left_open_by_failures(tmp_path, lambda: RedoLog(tmp_path, sync=True))
-    # Two files and the folder are opened, and the latter is synced; the size of either file is asked.
+    # The start opens two files and the folder, syncs the folder, and reads the size of both files.
     assert left == [0] * 6
 
 
 def test_a_refused_record_is_taken_back_on_the_disk_too(
     synced: RedoLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut could bring it back: it was written, and only its sync failed."""
+    """Otherwise a power cut could bring it back: it was written, and only its sync failed."""
     assert synced.append(RECORDS[0])
     end = synced.size
     headers: list[bytes] = []

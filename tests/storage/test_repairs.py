@@ -1,4 +1,4 @@
-"""Damaged folders are repaired: no fault is left, what was pending is pending at its time, and nothing fires twice."""
+"""Repairs of damaged folders: no fault is left, what was pending is pending at its time, and nothing fires twice."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ from tests.storage.sample import (
 )
 
 NOW_MS = 50_000
-"""When the folders are repaired: what is due before has fired, or waits in a paused topic."""
+"""The time of the repairs. What is due earlier has fired, or waits in a paused topic."""
 
 DUE = b"due "
 HALF = b"half"
 SPARED = ("meta", "topics", "groups")
-"""Tables that only the caller knows, and the one by which LMDB's file is known as ours."""
+"""Tables whose rows only the caller can judge, and the one that marks LMDB's file as Tidegate's."""
 
 
 def due_of(record: bytes) -> int:
-    """The time that a sample has in its body."""
+    """Return the due time that a sample has in its body."""
     body = body_of(record)
     return int(body[len(DUE) :]) if body.startswith(DUE) else 0
 
@@ -88,7 +88,7 @@ READER = RecordReader(
 
 
 class Held(NamedTuple):
-    """What a folder holds once all is fired that is due: times by ids, and ids by topic, queue and offset."""
+    """What a folder holds once everything due has fired: due times by id, and ids by topic, queue and offset."""
 
     pending: dict[bytes, int]
     queued: dict[tuple[bytes, int, int], bytes]
@@ -98,13 +98,13 @@ class Held(NamedTuple):
 
 
 def later(message_id: bytes, due_ms: int, topic: bytes = b"orders", queue: int = 0) -> Sample:
-    """A sample that tells its time itself, as records of timed messages do."""
+    """Return a sample that has its due time in itself, as records of timed messages do."""
     keys = (b"all", b"of " + message_id)
     return Sample(message_id, topic, queue, keys, len(message_id), DUE + b"%d" % due_ms)
 
 
 def fill(store: Store) -> None:
-    """Messages in every state, in several queues, one of which retention shortened."""
+    """Store messages in every state, in several queues, one of which retention shortened."""
     for number in range(12):
         send(store, Sample(b"old%d" % number, b"orders", number % 2, (b"all",)), 10 + number)
     store.commit()
@@ -148,7 +148,7 @@ def fill(store: Store) -> None:
 
 
 def held(store: Store) -> Held:
-    """What the store holds."""
+    """Fire what is due, and return what the store holds."""
     fire(store, NOW_MS)
     page = scan_pending(
         store,
@@ -184,7 +184,7 @@ def held(store: Store) -> Held:
 
 @pytest.fixture(scope="module")
 def wholes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[bytes, Held]]:
-    """The file of a sound folder and what it holds: with timers in the table, and with the last ones in memory."""
+    """The file of a sound folder and what it holds: with all timers in the table, and with the last ones in memory."""
     made = {}
     for inbox_size in (0, INBOX_SIZE):
         folder = Folder(tmp_path_factory.mktemp("whole") / "data")
@@ -199,7 +199,7 @@ def wholes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[bytes, H
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Callable[[bytes], Path]:
-    """Makes a data folder of a file."""
+    """A function that makes a data folder from a file."""
     count = iter(range(1_000_000))
 
     def make(file: bytes) -> Path:
@@ -229,7 +229,7 @@ def put(data: Path, table: str, *rows: tuple[bytes, bytes]) -> None:
 
 
 def repair(data: Path) -> Findings:
-    """Look through the folder, repair it, and open it: it must be sound, and what was named must have been done."""
+    """Inspect the folder, repair it and open it. It must be sound, and every announced repair must have been made."""
     inspection = Inspection(data, READER, NOW_MS)
     try:
         found = inspection.find()
@@ -256,7 +256,7 @@ SIZES = pytest.mark.parametrize("inbox_size", [0, INBOX_SIZE], ids=["in table", 
 TABLES = [name for name in Tables._fields if name not in SPARED]
 EACH = pytest.mark.parametrize("table", TABLES)
 ROWS = 2
-"""Rows of each table that are damaged, one after the other."""
+"""How many rows of each table are damaged, one after the other."""
 
 
 @SIZES
@@ -268,7 +268,7 @@ def test_a_sound_folder_has_nothing_to_repair(
     assert repair(data) == Findings([], [], 0, [])
     assert (data / "repairs.jsonl").read_text() == ""
     assert now_held(data) == holds
-    # Some messages in each state, or the tests below prove little.
+    # Without some messages in each state the tests below would prove little.
     assert len(holds.pending) > 10
     assert len(holds.aborted) == 2
     assert len({place[:2] for place in holds.queued}) == 5
@@ -283,7 +283,7 @@ def test_a_row_that_is_lost_comes_back(
     inbox_size: int,
     table: str,
 ) -> None:
-    """But for those that nothing else tells of: a message itself, or what recurs."""
+    """The exceptions are rows that nothing else repeats: a message itself, and a recurring message."""
     file, holds = wholes[inbox_size]
     rows = rows_of(copy(file), table)
     for key, value in random.Random(table).sample(rows, min(ROWS, len(rows))):
@@ -301,7 +301,7 @@ def test_a_row_that_is_scrambled_is_put_right(
     inbox_size: int,
     table: str,
 ) -> None:
-    """One byte of it is another: all that is pending stays so at its time, and nothing fires twice."""
+    """One byte of the row is changed. Everything pending stays so at its time, and nothing fires twice."""
     file, holds = wholes[inbox_size]
     rows = rows_of(copy(file), table)
     random_ = random.Random(table)
@@ -311,10 +311,10 @@ def test_a_row_that_is_scrambled_is_put_right(
         repair(data)
         now = now_held(data)
         if table in ("messages", "recurring", "recurrences", "planned"):
-            # What it says is a message, or a time, that nothing else contradicts.
+            # Nothing else contradicts what these rows say: a message, or a time.
             continue
         if table == "ids" and inbox_size == INBOX_SIZE:
-            # A time that was changed there is a reschedule, as far as anybody can tell.
+            # Nothing tells a changed time there from a reschedule.
             now, expected = now._replace(pending={}), holds._replace(pending={})
             assert now == expected, key
             continue
@@ -325,7 +325,7 @@ def test_a_row_that_is_scrambled_is_put_right(
 def test_what_waits_in_a_paused_topic_has_its_place_put_right(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path], inbox_size: int
 ) -> None:
-    """It would fire into another queue."""
+    """The message would otherwise fire into another queue."""
     data = copy(wholes[inbox_size][0])
     rows = rows_of(data, "waiting")
     assert rows != []
@@ -339,7 +339,7 @@ def test_what_waits_in_a_paused_topic_has_its_place_put_right(
 def test_ids_that_know_a_half_forget_it(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
 ) -> None:
-    """Whoever looked for its id would find what is not sent yet."""
+    """A look-up of its id would otherwise find a message that is not sent yet."""
     file, holds = wholes[0]
     data = copy(file)
     number, _ = rows_of(data, "halves")[0]
@@ -363,7 +363,7 @@ def test_a_pop_of_what_is_not_in_its_queue_goes(
 def test_a_topic_whose_pause_cannot_be_read_stays_paused(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
 ) -> None:
-    """Also where nothing waits of it yet."""
+    """This also holds while no message of the topic waits."""
     data = copy(wholes[0][0])
     put(data, "paused", (b"idle", b"short"))
     repair(data)
@@ -372,7 +372,7 @@ def test_a_topic_whose_pause_cannot_be_read_stays_paused(
 
 
 def test_a_debounced_key_begins_at_the_first_that_is_pending(tmp_path: Path) -> None:
-    """Where none is, as all have fired, it stays as it is."""
+    """Where none is pending because all have fired, the beginning stays the same."""
     folder = Folder(tmp_path / "data")
     store = folder.open(inbox_size=0)
     fired, first, second = (
@@ -390,7 +390,7 @@ def test_a_debounced_key_begins_at_the_first_that_is_pending(tmp_path: Path) -> 
 
 
 def left_without(held: Held, table: str, key: bytes, value: bytes) -> Held:
-    """What is left when a row is lost. No message has another offset."""
+    """Return what is left when a row is lost. No message changes its offset."""
     if table == "messages":
         lost = terms_of(value).message_id
         return held._replace(
@@ -403,7 +403,7 @@ def left_without(held: Held, table: str, key: bytes, value: bytes) -> Held:
     if table == "recurring":
         return held._replace(recurring={n: ms for n, ms in held.recurring.items() if n != name})
     if table == "recurrences" and name == b"asleep":
-        # Nothing else tells when one that is paused would have fired.
+        # Nothing else says when a paused recurring message would have fired.
         return held._replace(recurring=held.recurring | {name: NOW_MS})
     return held
 
@@ -430,8 +430,8 @@ def test_many_rows_are_lost_at_once(
     inbox_size: int,
     seed: int,
 ) -> None:
-    """Of up to four tables half the rows, or all: whatever is pending fires, and whatever is in a queue keeps its
-    offset where that is told."""
+    """Up to four tables lose half their rows, or all. Everything pending fires, and every message in a queue keeps its
+    offset where some row gives it."""
     file, holds = wholes[inbox_size]
     data = copy(file)
     random_ = random.Random(seed)
@@ -449,10 +449,10 @@ def test_many_rows_are_lost_at_once(
     assert rows_of(data, "messages") == before
     for message_id, due_ms in holds.pending.items():
         if due_ms <= NOW_MS:
-            # It fires where both are lost that it waited and that its topic is paused.
+            # It fires if both facts are lost: that it waits, and that its topic is paused.
             assert message_id in {*now.pending, *now.queued.values()}
         elif message_id == b"timed6":
-            # Where its new time is lost, that is the one that its record has.
+            # If its new time is lost, its due time is the one in its record.
             assert now.pending[message_id] in (due_ms, 3_647_514)
         else:
             assert now.pending[message_id] == due_ms
@@ -484,7 +484,7 @@ def test_one_of_two_tables_is_enough_for_an_abort(
 def test_what_has_its_timer_was_not_aborted(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
 ) -> None:
-    """Whatever the ids say, where the other table of what was aborted does not."""
+    """This holds whatever the ids say, as long as the other table of aborted messages does not name it."""
     file, holds = wholes[0]
     data = copy(file)
     timer, _ = rows_of(data, "timers")[0]
@@ -517,8 +517,8 @@ def test_a_record_that_tells_of_no_place_is_moved_aside(
 
 
 def test_what_was_still_to_fire_does_so_in_its_turn(tmp_path: Path) -> None:
-    """It was due while no gateway ran, and its timer is lost: only the count of its span of time tells that it was
-    still there."""
+    """The message was due while no gateway ran, and its timer is lost. Only the count of its span of time shows that it
+    had not fired."""
     folder = Folder(tmp_path / "data")
     store = folder.open(inbox_size=0)
     for message_id, due_ms in ((b"first", 1_000), (b"second", 2_000), (b"last", 90_000)):
@@ -539,7 +539,7 @@ def test_what_was_still_to_fire_does_so_in_its_turn(tmp_path: Path) -> None:
 def test_a_mark_behind_the_next_message_goes(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path], inbox_size: int
 ) -> None:
-    """A start would not look for the timers of what is in front of it."""
+    """A start would not look for the timers of messages in front of the mark."""
     file, holds = wholes[inbox_size]
     data = copy(file)
     put(data, "meta", (MARK, pack_u64(1 << 40)))
@@ -552,7 +552,7 @@ def test_a_mark_behind_the_next_message_goes(
 def test_timers_that_the_last_stop_left_are_checked(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path], left: bytes
 ) -> None:
-    """They would be believed by the next start, as nothing was written behind them."""
+    """The next start would trust them, because nothing was written after them."""
     file, holds = wholes[INBOX_SIZE]
     data = copy(file)
     change_table(
@@ -567,7 +567,7 @@ def test_timers_that_the_last_stop_left_are_checked(
 def test_rows_are_written_down_as_they_were(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
 ) -> None:
-    """A record that cannot be read is in the file, whole, and its offset stays empty."""
+    """The file has the whole unreadable record, and the record's offset stays empty."""
     file, holds = wholes[0]
     data = copy(file)
     number, record = next(
@@ -586,7 +586,7 @@ def test_rows_are_written_down_as_they_were(
 
 
 def test_a_table_that_goes_round_in_a_circle_is_left(tmp_path: Path) -> None:
-    """What leads to its second page leads to the first one again."""
+    """The reference to its second page leads to the first one again."""
     folder = Folder(tmp_path / "data")
     store = folder.open(inbox_size=0)
     hold_all(store, numbered(200), NOW_MS + 1_000)
@@ -597,7 +597,7 @@ def test_a_table_that_goes_round_in_a_circle_is_left(tmp_path: Path) -> None:
     for key, record in rows_of(folder.path, "messages"):
         first_of.setdefault(content.index(key + record) // mmap.PAGESIZE, key)
     (page, _), (second_page, key), *_ = first_of.items()
-    # As `free_pages` has them: the number of the page below, and how long the key is.
+    # The layout is that of `free_pages`: the number of the page below, and the length of the key.
     branch = struct.Struct("=HHHH")
     before, after = (branch.pack(number, 0, 0, len(key)) + key for number in (second_page, page))
     assert before in content
@@ -627,7 +627,7 @@ def test_a_repair_that_fails_leaves_no_file_of_what_it_did(
     copy: Callable[[bytes], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Here the disk does not take the file's name, without which it may be gone after a power cut."""
+    """The disk does not sync the file's name here. Without that the file may be gone after a power cut."""
     data = copy(wholes[0][0])
     delete(data, "timers", rows_of(data, "timers")[0][0])
     before = {table: rows_of(data, table) for table in TABLES}
@@ -652,7 +652,7 @@ def test_a_repair_that_fails_leaves_no_file_of_what_it_did(
 def test_a_refused_repair_changes_nothing(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
 ) -> None:
-    """The file for what is taken out is there already."""
+    """The file for the removed rows exists already."""
     data = copy(wholes[0][0])
     delete(data, "timers", rows_of(data, "timers")[0][0])
     before = {table: rows_of(data, table) for table in TABLES}
@@ -670,7 +670,7 @@ def test_a_refused_repair_changes_nothing(
 def test_a_topic_whose_name_is_no_text_goes(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path], table: str
 ) -> None:
-    """Whoever shows all topics could show none."""
+    """With such a row no list of all topics could be shown."""
     data = copy(wholes[0][0])
     rows = rows_of(data, table)
     put(data, table, (b"\xff\xff", rows[0][1]))

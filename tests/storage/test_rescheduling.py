@@ -1,4 +1,4 @@
-"""Messages that are given another time before they fire."""
+"""Messages that get another time before they fire."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOVED, FIRED, ABORTED, UNKNOWN = Rescheduled
 
 
 def at(due_ms: int) -> Callable[[int], int]:
-    """A new time, whatever the old one was."""
+    """Return a function that gives this time, whatever the old one was."""
     return lambda _: due_ms
 
 
@@ -94,7 +94,7 @@ def test_what_was_never_timed_or_never_was(store: Store) -> None:
 
 @pytest.mark.parametrize("inbox_size", [0, 1_000])
 def test_survives_a_crash(folder: Folder, inbox_size: int) -> None:
-    """Also what was accepted lately, whose timers are only in memory until they move on."""
+    """This includes recently accepted messages, whose timers are only in memory until they move to the table."""
     store = folder.open(inbox_size=inbox_size)
     for name in (b"a", b"b", b"c"):
         hold(store, Sample(name), 1_000)

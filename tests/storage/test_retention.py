@@ -1,4 +1,4 @@
-"""What is removed, and what must never be."""
+"""What retention removes, and what it must never remove."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from tests.storage.sample import (
 
 
 def expire(store: Store, before_ms: int, limit: int = 1_000_000, deleted: bytes = b"") -> int:
-    """Remove what is older, and commit; how many messages went."""
+    """Remove what is older, commit, and return the number of messages removed."""
     removed = remove_expired(store, before_ms, limit, lambda topic: topic == deleted).messages
     store.commit()
     return removed
 
 
 def send_ten(store: Store, topic: bytes = TOPIC, queue: int = 0) -> list[bytes]:
-    """Messages stored at 0 to 9 ms; their ids."""
+    """Store messages at 0 to 9 ms, and return their ids."""
     ids = numbered(10, prefix=b"%b-%d-" % (topic, queue))
     for number, message_id in enumerate(ids):
         send(store, Sample(message_id, topic, queue, (b"k",)), stored_ms=number)
@@ -123,7 +123,7 @@ def test_a_deleted_topics_messages_go_whatever_their_age(store: Store) -> None:
 
 
 def test_a_deleted_topic_is_cleared_in_steps(store: Store) -> None:
-    """As many as it may remove, over all of its queues, and fewer only once nothing is left."""
+    """Each step removes as many as it may, over all queues of the topic. It removes fewer only once nothing is left."""
     kept = send_ten(store, b"gone-2", 7)[5:]
     expire(store, 5)
     for queue in range(3):
@@ -174,7 +174,7 @@ def test_thousands_go_in_one_step(store: Store) -> None:
 
 
 class TestEverythingGone:
-    """Nothing is left of what was sent; what comes next must not take its numbers."""
+    """Nothing is left of what was sent. Later messages must not reuse its numbers."""
 
     @pytest.fixture
     def emptied(self, store: Store) -> Store:
@@ -231,7 +231,7 @@ class TestManyQueues:
     QUEUES = 2 * QUEUES_AT_ONCE + 1
 
     def steps(self, store: Store, before_ms: int, limit: int) -> list[int]:
-        """Remove what is older in as many steps as it takes; how many messages went with each."""
+        """Remove what is older in as many steps as needed, and return how many messages each step removed."""
         counts = []
         begin: bytes | None = b""
         while begin is not None:
@@ -250,7 +250,8 @@ class TestManyQueues:
         assert ids_in(store, TOPIC, self.QUEUES - 1) == [b"%d" % last_ms]
 
     def test_with_many_keys_are_removed_in_more_steps(self, store: Store) -> None:
-        """A topic's deletion, and each step of a clean-up, took 3 s where messages had thousands of keys each."""
+        """Without this, a topic's deletion, and each step of a clean-up, took 3 s where messages had thousands of keys
+        each."""
         keys = tuple(numbered(KEYS_PER_MESSAGE, prefix=b"k"))
         for queue in range(2):
             for number in range(6):
@@ -266,7 +267,7 @@ class TestManyQueues:
         assert emptied_queues(store, TOPIC) == {0: 6, 1: 6}
 
     def test_that_are_large_are_removed_in_more_steps(self, store: Store) -> None:
-        """A step of 200 messages of 4 MiB read 800 MiB."""
+        """Without this, a step of 200 messages of 4 MiB read 800 MiB."""
         for number in range(3):
             send(store, Sample(b"%d" % number, body=bytes(BYTES_AT_ONCE // 2)), stored_ms=number)
             hold(store, Sample(b"a%d" % number, body=bytes(BYTES_AT_ONCE // 2)), 1_000)
@@ -296,7 +297,7 @@ class TestManyQueues:
 
 class TestInABatch:
     def test_readers_see_it_at_once(self, store: Store) -> None:
-        """Its rows are gone for all who read, so the queue's beginning must be known."""
+        """The rows are gone for all readers, so the queue's first offset must change at once."""
         ids = send_ten(store)
         assert remove_expired(store, 5, 99, lambda topic: False).messages == 5
         assert store.queue(TOPIC, 0).first == 5
@@ -389,7 +390,7 @@ def test_a_damaged_row_keeps_only_its_own_queue(folder: Folder, key: bytes, valu
 
 @pytest.mark.parametrize("table", ["queues", "aborted"])
 def test_a_row_that_names_another_message_has_it_stay(folder: Folder, table: str) -> None:
-    """One bit of its sequence has changed: what it names then is pending."""
+    """One bit of the row's sequence has changed, and the message that it names now is pending."""
     store = folder.open()
     wrong = hold(store, Sample(b"held"), 1_000, 10)
     if table == "queues":

@@ -31,7 +31,7 @@ PAUSED = b"paused"
 def counted(
     store: Store, columns: Columns, topic: bytes | None = None, tag_hash: int | None = None
 ) -> Counter[tuple[bytes, int]]:
-    """All pieces."""
+    """Add up all pieces."""
     counts: Counter[tuple[bytes, int]] = Counter()
     cursor: bytes | None = None
     while True:
@@ -44,7 +44,7 @@ def counted(
 
 
 def fill(folder: Folder) -> tuple[Store, list[tuple[bytes, int]]]:
-    """A store with timers in the table, in the inbox, and of a paused topic; and of what topic and when each is due.
+    """Return a store with timers in the table, in the inbox, and of a paused topic, and the topic and due time of each.
 
     Every third has the tag hash 1.
     """

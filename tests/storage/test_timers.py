@@ -80,7 +80,7 @@ class TestFiring:
         assert ids_in(store) == [b"300", b"400", b"500"]
 
     def test_one_millisecond_and_topic_fire_in_the_order_of_acceptance(self, store: Store) -> None:
-        # The ids run backwards, and they come in several batches: neither may show.
+        # The ids run backwards, and the messages arrive in several batches. Neither may affect the order.
         ids = numbered(300)[::-1]
         for start in range(0, 300, 100):
             hold_all(store, ids[start : start + 100], 1_000)
@@ -292,7 +292,7 @@ def test_held_counts_every_topic_over_all_seconds(store: Store) -> None:
 
 
 def test_the_bytes_that_are_held_are_right_over_a_restart(folder: Folder) -> None:
-    """Where one takes the place of another of its topic, only they have changed."""
+    """A new timer of the same topic leaves the number of messages as it was: only the bytes change."""
     store = folder.open(inbox_size=0)
     hold(store, Sample(b"short"), 1_000)
     store.commit()
@@ -333,7 +333,7 @@ class TestCrowdedOut:
         store.commit()
 
     def test_many_topics_take_turns(self, store: Store) -> None:
-        """In a step some of them, and a few messages of each; none is left out."""
+        """A step fires a few messages each of some of the topics, and no topic is left out."""
         hold_all(store, numbered(20), 1_000, b"a storm")
         topics = [b"t%d" % number for number in range(3 * TOPICS_AT_ONCE - 1)]
         for topic in topics:
@@ -385,7 +385,8 @@ class TestCrowdedOut:
     def test_none_is_left_out_wherever_its_messages_wait(
         self, folder: Folder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """In the table or in the inbox, and whatever other name its own begins with."""
+        """It makes no difference whether they wait in the table or in the inbox, or which other name their topic's name
+        begins with."""
         monkeypatch.setattr(firing, "LEAPS", 2)
         store = folder.open(inbox_size=0)
         hold_all(store, numbered(20), 1_000, b"storm")
@@ -436,7 +437,7 @@ class TestWhatCannotFire:
             assert fire(store, 1_000, limit=2) + fire(store, 1_000) == 1
         assert ids_in(store, queue=1) == [b"b"]
         assert fire(store, 1_000) == 0
-        # What is known to be due is what can fire.
+        # The next due time is that of a message that can fire.
         assert store.next_due() == 2_000
         assert pending_ids(store) == [b"a", b"c", b"d", b"late", b"moved"]
         assert len(store.damaged) == 4, "the three, and their queue"
@@ -494,7 +495,7 @@ class TestWhatCannotFire:
     def test_can_be_taken_back_and_moved(
         self, folder: Folder, table: str, is_resumed: bool
     ) -> None:
-        """Whatever its own row says, its record says enough; and nobody else's batch is refused for it."""
+        """Whatever the timer's row says, the record has enough. Nobody else's batch is refused because of the row."""
         store = folder.open(inbox_size=0)
         sequences = hold_all(store, [b"a", b"b"], 1_000)
         pause_topic(store, TOPIC, 900)
@@ -548,7 +549,7 @@ class TestWhatCannotFire:
 
 
 def test_how_much_is_held_is_counted_anew_where_its_row_cannot_be_read(folder: Folder) -> None:
-    """A start does not fail for it, and the next change puts the row right."""
+    """A start does not fail because of the row, and the next change repairs it."""
     store = folder.open(inbox_size=0)
     hold_all(store, [b"a", b"b"], 1_000)
     hold_all(store, [b"c"], 1_000, b"bills")

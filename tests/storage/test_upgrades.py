@@ -1,10 +1,10 @@
-"""Data folders that earlier versions wrote, as they left them on disk: `formats` holds their files.
+"""Upgrades of data folders as earlier versions left them on disk; their files are in `formats`.
 
-Each has 40 messages of `orders`, ten minutes apart from the tenth hour on, of which the first fired and the last was
-aborted; ten of `bills`, a second apart from then on, of which six were due; and one for now. In format 2 `bills` is
-paused, all this is in `timers` or `waiting`, and the inbox has one message more, which from format 4 on is in the
-redo log of a process that was killed. From format 5 on two of `orders` were put off by a minute, the latter in that
-log, which in format 6 is the second one.
+Each folder has 40 messages of `orders`, ten minutes apart from the tenth hour on, of which the first fired and the last
+was aborted. It has ten messages of `bills`, a second apart from then on, of which six were due, and one message for
+now. In format 2 `bills` is paused, all these timers are in `timers` or `waiting`, and the inbox has one message more,
+which from format 4 on is in the redo log of a killed process. From format 5 on, two messages of `orders` were put off
+by a minute, the second of them in that log. In format 6 that log is the second one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OLDER = range(1, FORMAT_VERSION)
 
 
 def unpack(folder: Folder, version: int) -> None:
-    """Put a folder of an earlier format where a test's folder is to be."""
+    """Unpack a folder of an earlier format into a test's folder."""
     folder.path.mkdir()
     names = {"mdb": "data.mdb", "log": "redo.log", "log-2": "redo-2.log", "durable": "durable"}
     for ending, name in names.items():
@@ -115,14 +115,14 @@ def test_what_comes_after_it_outlasts_a_crash(folder: Folder, version: int) -> N
 
 @pytest.mark.parametrize("version", OLDER)
 def test_a_map_of_the_files_size_has_room_for_it(folder: Folder, version: int) -> None:
-    """As of a file that is larger than the map a gateway begins with."""
+    """The file is larger than the map with which a gateway begins."""
     unpack(folder, version)
     assert find_faults(folder.open(map_size=1)) == []
 
 
 @pytest.mark.parametrize("version", [5, 6])
 def test_what_was_put_off_is_known(folder: Folder, version: int) -> None:
-    """Format 5 had no marks in its timers."""
+    """Timers of format 5 had no marks for this."""
     unpack(folder, version)
     found = pending_page(folder.open(), topic=ORDERS).found
     put_off = {one.sequence: one.rescheduled_ms for one in found if one.rescheduled_ms}

@@ -1,4 +1,4 @@
-"""Consumer groups as tools see and change them: 200, 225, 201, 352, 207."""
+"""Consumer groups as tools read and change them: 200, 225, 201, 352, 207."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_attributes_that_cannot_be(
 def test_a_retry_policy_that_java_cannot_read(
     client: MemoryClient, policy: dict[str, object]
 ) -> None:
-    """The list of all groups would be refused by every Java tool."""
+    """With such a policy, every Java tool would refuse the list of all groups."""
     refused = put_group(client, "G", groupRetryPolicy=policy)
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert "groupRetryPolicy of G" in (refused.remark or "")
@@ -100,7 +100,7 @@ def test_a_retry_policy_that_java_cannot_read(
 
 
 def test_a_retry_policy_is_of_a_bounded_length(client: MemoryClient) -> None:
-    """One of 14 MB left the list of all groups no room for any other group."""
+    """A policy of 14 MB left no room for any other group in the list of all groups."""
     times = list(range(1_001))
     refused = put_group(client, "G", groupRetryPolicy={"customizedRetryPolicy": {"next": times}})
     assert refused.code == ResponseCode.INVALID_PARAMETER
@@ -125,7 +125,8 @@ def test_a_retry_policy_is_kept(client: MemoryClient, policy: dict[str, object])
 
 
 def test_what_is_no_part_of_a_retry_policy_is_not_kept(gateway: MemoryGateway) -> None:
-    """Nested as deep as can just be read, it could not be written for the list of all groups after a restart."""
+    """The field is nested as deep as can just be read. After a restart it could not be written into the list of all
+    groups."""
     nested = b"[" * 50 + b"]" * 50
     body = b'{"groupName":"G","groupRetryPolicy":{"type":"EXPONENTIAL","other":' + nested + b"}}"
     ok(gateway.connect().ask(200, None, body))
@@ -202,7 +203,9 @@ def test_consume_mode_with_a_bad_body(client: MemoryClient) -> None:
 class TestDelete:
     def test_progress_stays_unless_it_is_to_go(self, client: MemoryClient) -> None:
         create_topic(client, "T")
-        client.send_message("T")  # a queue without any is answered for as unknown
+        client.send_message(
+            "T"
+        )  # a queue without messages gets the same response as an unknown one
         put_group(client, "G")
         ok(commit_offset(client, "T", 0, 5, "G"))
         ok(client.ask(207, {"groupName": "G"}))

@@ -1,4 +1,4 @@
-"""What tools ask of the name server: 100-102, 219, 304, 311-313, 205, 327, 318, 319."""
+"""Tools' requests to the name server: 100-102, 219, 304, 311-313, 205, 327, 318, 319."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of groups as tools see and change it: 208, 317, 303, 43, 222, 314."""
+"""Progress of groups as tools read and change it: 208, 317, 303, 43, 222, 314."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.gateway.tools import (
 
 @pytest.fixture
 def client(gateway: MemoryGateway) -> MemoryClient:
-    """A tool's connection. T has queue 0 with four messages, one every second, and an empty queue 1; group G has
-    consumed one of them."""
+    """A tool's connection. Topic T has queue 0 with four messages, sent one second apart, and an empty queue 1. Group G
+    has consumed one of them."""
     client = gateway.connect()
     create_topic(client, "T")
     put_group(client, "G")
@@ -36,7 +36,7 @@ def client(gateway: MemoryGateway) -> MemoryClient:
 
 
 def reset(client: MemoryClient, **fields: object) -> dict[tuple[str, int], int]:
-    """Reset G in T (222); the offsets that are answered."""
+    """Reset G in T (222), and return the offsets of the response."""
     ext = {"topic": "T", "group": "G", "timestamp": "-1", "isForce": "true"}
     answer = client.ask(222, ext | {name: str(value) for name, value in fields.items()})
     return by_queue(read(answer)["offsetTable"])
@@ -87,7 +87,7 @@ class TestShown:
         assert by_queue(listed["offsetTable"])["T", 0]["consumerOffset"] == 1
 
     def test_members_that_subscribe_to_nothing(self, client: MemoryClient) -> None:
-        """As pull consumers do that are given their queues."""
+        """Pull consumers that assign their queues themselves subscribe to nothing."""
         client.heartbeat("c1", "G", {})
         body = read(client.ask(208, {"consumerGroup": "G"}))
         assert by_queue(body["offsetTable"])["T", 0]["consumerOffset"] == 1
@@ -164,7 +164,7 @@ class TestShown:
         question = client.send(code, {"isOrder": "false"})
         gateway.reactor.turn()
         assert client.transport.value() == b""
-        # The progress that is dropped meanwhile is not told.
+        # The response does not have the progress that is deleted meanwhile.
         other.send(207, {"groupName": "SELF_TEST_C_GROUP", "cleanOffset": "true"})
         gateway.reactor.turn()
         assert (client.transport.value() == b"", other.transport.value() != b"") == (True, True)
@@ -247,7 +247,7 @@ class TestReset:
         assert answer is not None
         assert (answer.remark, answer.ext()["nextBeginOffset"]) == ("OFFSET_RESET", "0")
         assert other.answer(waits_on) is None
-        # It waits no more.
+        # The pull no longer waits.
         client.send_message("T")
         assert consumer.take() == []
 

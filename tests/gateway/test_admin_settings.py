@@ -1,4 +1,4 @@
-"""Settings under upstream's names, seen (26) and changed while the gateway serves (25)."""
+"""Settings under upstream's names, read (26) and changed at run time (25)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's state and rates as tools see them: 28, 315, 45, 60, 907, 2003, and cleaning up: 306, 316, 329."""
+"""The broker's state and rates as tools read them: 28, 315, 45, 60, 907, 2003, and cleaning up: 306, 316, 329."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ class TestHistories:
             rests = max(0, rests - 1)
             begun, _, value, times = taken[-1]
             begun += 10_000
-            # Some work before and behind it belongs to the same sample.
+            # Work shortly before and after it belongs to the same sample.
             noted = begun + 3 if step else begun
             taken.append((begun, noted, value + 2 * step, times + step))
             history.add(begun + 3, list(taken[-1][2:]), samples)
@@ -358,7 +358,7 @@ class TestHistories:
             busy = tracemalloc.get_traced_memory()[0] / len(histories)
             live_a_day(busy=False)
             resting = tracemalloc.get_traced_memory()[0] / len(histories)
-            # The samples' times, which all share, are some 500 bytes of it.
+            # About 500 of these bytes are the times of the samples, which all histories share.
             assert (busy < 1_800, resting < 800) == (True, True)
         finally:
             tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""Topics as tools see and change them: 17, 18, 21, 351, 202, 215, 305, 321."""
+"""Topics as tools read and change them: 17, 18, 21, 351, 202, 215, 305, 321."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ class TestRows:
     def test_no_message_is_read(
         self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """1,000 of them can have gigabytes."""
+        """1,000 messages can have gigabytes."""
         for _ in range(3):
             client.send_message("T")
         client.send_message("T", fields={"queue": 1})
@@ -376,7 +376,7 @@ class TestRows:
 
 
 class TestMadeAgain:
-    """A topic that was deleted, and another of its name."""
+    """A topic that was deleted, and a new one with its name."""
 
     def delete(self, client: MemoryClient) -> None:
         deleted = client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})

@@ -1,4 +1,4 @@
-"""The audit log: who changed what, written when the change is on disk."""
+"""The audit log: who changed what, written once the change is on disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lines(gateway: MemoryGateway) -> list[dict[str, Any]]:
 
 
 def hold(client: MemoryClient, message_id: str, keys: str = "") -> str:
-    """Have a message held; its recall handle."""
+    """Send a message for later, and return its recall handle."""
     answer = client.send_message(TIMER_DELAY_SEC="60", UNIQ_KEY=message_id, KEYS=keys)
     return answer.ext()["recallHandle"]
 

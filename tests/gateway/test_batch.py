@@ -1,4 +1,4 @@
-"""Batches: all items or none, in one queue, at consecutive offsets."""
+"""Batches: stored whole or not at all, in one queue, at consecutive offsets."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_items_wait_for_their_own_time(gateway: MemoryGateway, client: MemoryCli
         ("past", {"TIMER_DELIVER_MS": "5"}),
     ]
     answer = client.send_batch(items)
-    # The first item is parked: its place is where it is parked, as for a single message.
+    # The first item is parked. The response has its place among the parked messages, as for a single message.
     assert int(answer.ext()["queueOffset"]) > 0
     assert bodies(client.pull()) == ["now", "past"]
     gateway.advance(1_000)
@@ -153,7 +153,7 @@ def test_too_large_as_a_whole(client: MemoryClient) -> None:
 
 
 def test_too_many_keys(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two million, which have room in 4 MiB, held up everybody else for 0.9 s."""
+    """Two million keys, which fit into 4 MiB, held up all other clients for 0.9 s."""
     monkeypatch.setattr(sending, "MAX_BATCH_KEYS", 3)
     assert client.send_batch([("a", {"KEYS": "x y"}), ("b", {"KEYS": "x"})]).code == 0
     answer = client.send_batch([("a", {"KEYS": "x y"}), ("b", {"KEYS": "x z"})])
@@ -164,7 +164,7 @@ def test_too_many_keys(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_too_many_that_debounce(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of 30,000 held up everybody else for 2 s."""
+    """A batch of 30,000 held up all other clients for 2 s."""
     monkeypatch.setattr(sending, "MAX_BATCH_DEBOUNCED", 2)
     one = ("a", {"KEYS": "x", "TIDEGATE_DEBOUNCE": "x", "TIMER_DELAY_SEC": "60"})
     assert client.send_batch([one, one, ("b", {"KEYS": "x"})]).code == ResponseCode.SUCCESS

@@ -1,4 +1,4 @@
-"""Many pending messages at once: counted, aborted and rescheduled in steps."""
+"""Bulk changes of pending messages: counted, aborted and rescheduled in steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 
 
 def change(client: MemoryClient, action: str, **fields: Any) -> tuple[int, str | None]:
-    """One step: how many messages, and the cursor of the next."""
+    """Make one step, and return how many messages it changed and the cursor of the next step."""
     ext = {"topic": "orders"} | {name: str(value) for name, value in fields.items()}
     answer = client.ask(RequestCode.BULK_CHANGE_TIMERS, {"action": action, **ext})
     assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -25,7 +25,7 @@ def change(client: MemoryClient, action: str, **fields: Any) -> tuple[int, str |
 def change_all(
     client: MemoryClient, action: str, cursor: str | None = "", **fields: Any
 ) -> list[int]:
-    """All steps, or those from a cursor on: how many messages each."""
+    """Make all steps, or those from a cursor on, and return how many messages each changed."""
     counts = []
     while cursor is not None:
         count, cursor = change(client, action, cursor=cursor, **fields)
@@ -35,14 +35,14 @@ def change_all(
 
 
 def dues(client: MemoryClient) -> dict[str, int]:
-    """When each pending message is due, after the start."""
+    """Return when each pending message is due, in ms after the start."""
     found: list[dict[str, Any]] = client.look_up(limit=1_000)
     return {one["msgId"]: one["dueMs"] - START_MS for one in found}
 
 
 @pytest.fixture
 def filled(client: MemoryClient) -> MemoryClient:
-    """Twelve messages, a second apart, every third with a tag and every fourth with a key; and others."""
+    """Twelve messages, due a second apart, every third with a tag and every fourth with a key, and two others."""
     for number in range(12):
         properties = {"UNIQ_KEY": f"m{number:02}", "TIMER_DELAY_MS": str(1_000 * number + 1_000)}
         if number % 3 == 0:
@@ -50,7 +50,7 @@ def filled(client: MemoryClient) -> MemoryClient:
         if number % 4 == 0:
             properties["KEYS"] = "k"
         client.send_message("orders", "x", properties)
-    # A tag of the same hash, and the same key in another topic.
+    # One has a tag with the same hash, the other has the same tag and key in another topic.
     client.send_message(UNIQ_KEY="BB", TAGS="BB", TIMER_DELAY_MS="1000")
     client.send_message("bills", UNIQ_KEY="bill", TAGS="Aa", KEYS="k", TIMER_DELAY_MS="1000")
     return client
@@ -103,7 +103,7 @@ class TestSelections:
         step: int,
         shift: int,
     ) -> None:
-        """Each message once, also where its new time is in the range that is still to come."""
+        """Each message moves once, even if its new time is in the range that is still to be processed."""
         before = dues(filled)
         assert sum(change_all(filled, "reschedule", shift=shift, **selection)) == len(expected)
         moved = {name: due + shift for name, due in before.items() if name in expected}
@@ -121,7 +121,7 @@ class TestSelections:
 def test_all_with_a_key_however_many_a_look_up_considers(
     filled: MemoryClient, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
-    """A step looks at no more of them than it may change."""
+    """A step considers at most as many messages as it may change."""
     monkeypatch.setattr(pending, "MAX_WITH_KEY", 1)
     monkeypatch.setattr(bulk, "STEP", 2)
     monkeypatch.setattr(bulk, "COUNTED", 2)
@@ -141,7 +141,7 @@ def test_all_with_a_key_however_many_a_look_up_considers(
 def test_one_change_after_the_other_while_the_clock_stands_still(
     filled: MemoryClient, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """As in a test that has a manual clock: what one has moved, the next one finds."""
+    """This is the case with a manual clock: a change finds what the previous one has moved."""
     monkeypatch.setattr(bulk, "STEP", step)
     monkeypatch.setattr(bulk, "COUNTED", step)
     before = dues(filled)
@@ -157,7 +157,7 @@ def test_one_change_after_the_other_while_the_clock_stands_still(
 def test_what_was_moved_before_the_clock_was_set_back_is_moved(
     gateway: MemoryGateway, filled: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after a restart, which knows only the times that queues have."""
+    """This also holds after a restart, where the gateway has only the times of its queues."""
     monkeypatch.setattr(bulk, "STEP", 2)
     before = dues(filled)
     before.pop("bill")
@@ -183,7 +183,7 @@ def test_what_fires_meanwhile_is_not_changed(
 def test_a_gateway_that_the_cursor_does_not_name_has_changed_all_of_its_own(
     filled: MemoryClient,
 ) -> None:
-    """Such as one worker of several that is through before the others."""
+    """An example is one of several workers that finishes before the others."""
     assert change(filled, "abort", cursor="another:,one-more:00") == (0, None)
     assert len(dues(filled)) == 14
 

@@ -1,4 +1,4 @@
-"""Clients: heartbeats, who is told of changes, lists of members, leaving in every way."""
+"""Clients: heartbeats, notifications of changes, lists of members, and all ways of leaving."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.gateway.memory import MemoryClient, MemoryGateway
 
 
 def members(client: MemoryClient, group: str = "consumers") -> list[str]:
-    """A group's members, as clients share the queues among themselves by."""
+    """Return the members of a group, in the list by which clients share out the queues."""
     answer = client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
     if answer.code != ResponseCode.SUCCESS:
         assert (answer.code, answer.remark) == (1, f"no consumer for this group, {group}")
@@ -26,7 +26,7 @@ def members(client: MemoryClient, group: str = "consumers") -> list[str]:
 
 
 def told(client: MemoryClient) -> list[str]:
-    """The groups whose change a client was told of since the last time."""
+    """Return the groups of whose change the client was notified since the last call."""
     requests = client.requests()
     for request in requests:
         assert request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
@@ -35,7 +35,7 @@ def told(client: MemoryClient) -> list[str]:
 
 
 def join(client: MemoryClient, client_id: str, **options: object) -> list[str]:
-    """Send a heartbeat; the groups whose change the client was told of with it."""
+    """Send a heartbeat, and return the groups of whose change the client was notified with it."""
     client.requests()
     before = len(client.received)
     answer = client.heartbeat(client_id, **options)  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ class TestHeartbeat:
     def test_answer(self, client: MemoryClient) -> None:
         answer = client.heartbeat("c1")
         assert answer.code == ResponseCode.SUCCESS
-        # Whole heartbeats are wanted each time, and not only their fingerprints.
+        # The client has to send whole heartbeats each time, not only their fingerprints.
         assert answer.ext()["IS_SUPPORT_HEART_BEAT_V2"] == "false"
 
     def test_of_too_many_groups_or_subscriptions(
@@ -108,7 +108,7 @@ class TestHeartbeat:
         assert client.heartbeat("c1").code == ResponseCode.SUCCESS
 
     def test_of_the_cpp_client(self, gateway: MemoryGateway, client: MemoryClient) -> None:
-        """Enums by number, versions as text, fields missing, keys without quotes."""
+        """Enums are numbers, versions are text, fields are missing, and keys have no quotes."""
         body = b"""{"clientID":"cpp1","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,
             "groupName":"workers","messageModel":1,"subscriptionDataSet":[{"codeSet":[0],
             "subString":"red","subVersion":"1795251735419","tagsSet":["red"],"topic":"orders"}],
@@ -137,7 +137,7 @@ class TestHeartbeat:
 
 
 class TestQuietGroup:
-    """A group whose members are not to be told (notifyConsumerIdsChangedEnable)."""
+    """A group whose members get no notifications (notifyConsumerIdsChangedEnable)."""
 
     @pytest.fixture
     def member(self, client: MemoryClient) -> MemoryClient:
@@ -201,7 +201,7 @@ class TestChanges:
         clients = [gateway.connect() for _ in range(TOLD_TOGETHER + 20)]
 
         def told_in(milliseconds: int) -> tuple[int, int]:
-            """How many are told in that time: of those who are told first, and of the others."""
+            """Count the notifications in that time: of the first members, and of the others."""
             gateway.advance(milliseconds)
             first = sum(len(told(client)) for client in clients[:TOLD_TOGETHER])
             return first, sum(len(told(client)) for client in clients[TOLD_TOGETHER:])
@@ -210,7 +210,7 @@ class TestChanges:
             join(client, f"c{number}")
         told_in(0)
         assert told_in(500) == (TOLD_TOGETHER, 0)
-        # One that leaves meanwhile is told of to all, after the others know that there was a change.
+        # One client leaves meanwhile. All get a notification of that, after the others got the one of the first change.
         clients.pop().disconnect()
         assert told_in(50) == (0, 19)
         assert told_in(499) == (0, 0)
@@ -237,7 +237,7 @@ class TestChanges:
             ({"bills": "*"}, 2, True),
             ({}, 2, True),
             ({"orders": "*"}, 2, False),
-            # An older version does not count.
+            # A subscription of an older version is ignored.
             ({"orders": "red"}, 0, False),
         ],
     )
@@ -274,7 +274,7 @@ class TestChanges:
 class TestLeaving:
     @pytest.fixture
     def other(self, gateway: MemoryGateway, client: MemoryClient) -> MemoryClient:
-        """Another member beside `client`; both know of each other."""
+        """Another member beside `client`; each got a notification of the other."""
         other = gateway.connect()
         join(client, "c1")
         join(other, "c2")
@@ -303,7 +303,7 @@ class TestLeaving:
     def test_in_silence(
         self, gateway: MemoryGateway, client: MemoryClient, other: MemoryClient
     ) -> None:
-        """No heartbeat for two minutes, while other requests keep the connection open."""
+        """The client sends no heartbeat for two minutes, while other requests keep the connection open."""
         for second in range(0, 140, 20):
             gateway.advance(20_000)
             client.ask(RequestCode.GET_ALL_TOPIC_LIST)
@@ -321,7 +321,7 @@ class TestLeaving:
     def test_and_coming_back_on_another_connection(
         self, gateway: MemoryGateway, client: MemoryClient, other: MemoryClient
     ) -> None:
-        """The old connection may be lost only after the new one is there."""
+        """The old connection may be lost only after the new one is open."""
         again = gateway.connect()
         assert join(again, "c1") == ["consumers"]
         told(other)
@@ -374,7 +374,7 @@ def test_many_members_come_and_go(gateway: MemoryGateway) -> None:
 def test_one_that_leaves_costs_the_same_however_many_are_there(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    """A network that fails takes ten thousand of them at once."""
+    """A network failure takes ten thousand producers at once."""
     for number in range(500):
         client.heartbeat(f"c{number}", group="", producers=["makers"])
     other = gateway.connect()
@@ -421,9 +421,10 @@ def test_a_client_that_came_back_is_its_new_connections(
 def test_two_with_one_id_are_there_until_both_have_left(
     gateway: MemoryGateway, client: MemoryClient, first_leaves: bool, by_word: bool
 ) -> None:
-    """As containers are with one address and one process number each; as upstream, a place is a connection's."""
+    """Containers with one address and one process id each have the same client id. As upstream, each connection has its
+    own entry."""
     other = gateway.connect()
-    # Each comes once, however often it is heard.
+    # Only the first heartbeat of each causes a notification.
     heard = [join(one, "c1", producers=["makers"]) for one in (client, other, client, other)]
     assert heard == [["consumers"], ["consumers"], [], []]
     leaving, staying = (client, other) if first_leaves else (other, client)

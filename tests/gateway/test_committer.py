@@ -1,4 +1,4 @@
-"""How a commit gathers the senders that are likely to send again."""
+"""How a commit waits for more messages of senders that are likely to send again."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SENDERS = 8
 
 @pytest.fixture
 def gateway(make_gateway: MakeGateway) -> MemoryGateway:
-    """A gateway whose commits wait."""
+    """A gateway whose commits wait for more senders."""
     return make_gateway(commit_wait=timedelta(milliseconds=WAIT_MS))
 
 
 def send(client: MemoryClient) -> int:
-    """Send a message without waiting; the request's number."""
+    """Send a message without waiting for the response, and return the request's number."""
     ext = {"a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
     return client.send(RequestCode.SEND_MESSAGE_V2, ext, b"body")
 
 
 def answered(client: MemoryClient, requests: list[int]) -> int:
-    """How many of the requests have their answer."""
+    """Count the requests that have their response."""
     return sum(client.answer(request) is not None for request in requests)
 
 

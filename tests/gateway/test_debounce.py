@@ -1,4 +1,4 @@
-"""Debounce by property: the last message with a key takes the place of those before it."""
+"""Debounce by property: the last message with a key replaces the earlier ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def debounced(
     topic: str = "orders",
     **more: str,
 ) -> Command:
-    """Send a message that takes the place of the others with its key."""
+    """Send a message that replaces the others with its key."""
     time = {"TIMER_DELAY_MS": str(delay_ms)} if delay_ms is not None else {}
     properties = {"UNIQ_KEY": body, "KEYS": key, "TIDEGATE_DEBOUNCE": key, **time, **more}
     return client.send_message(topic, body, properties)
@@ -41,7 +41,7 @@ def test_the_last_one_wins(gateway: MemoryGateway, client: MemoryClient) -> None
     assert bodies(client.pull()) == ["m2"]
     gateway.advance(10_000)
     assert len(client.pull()) == 1
-    # What has fired stays as it is.
+    # A fired message is not replaced.
     assert debounced(client, "next", 1_000).ext()["replaced"] == "0"
 
 
@@ -64,7 +64,7 @@ def test_one_whose_row_cannot_be_read_has_no_batch_refused(
         client = gateway.connect()
         ok(debounced(client, "b", 1_000))
         assert ok(debounced(client, "c", 1_000)).ext()["replaced"] == "1"
-    # Nobody repairs here what a debounce has passed over.
+    # Nothing here repairs what the debounce skipped, so the message is aborted.
     gateway.connect().abort(id="a")
 
 
@@ -91,7 +91,7 @@ def test_nothing_is_replaced_where_nothing_may_be_taken_back(client: MemoryClien
 
 
 class TestLimits:
-    """What it takes the place of makes room for it."""
+    """The messages that it replaces make room for it."""
 
     def test_one_that_replaces_another_needs_no_room(self, client: MemoryClient) -> None:
         ok(create_topic(client, "orders", attributes="+max.held.messages=2"))
@@ -101,7 +101,7 @@ class TestLimits:
         refused = debounced(client, "d", 1_000, "k3")
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert "holds 2 messages" in (refused.remark or "")
-        # One is replaced, and two would come.
+        # One message is replaced, but two would be added.
         both = {"KEYS": "k2 x", "TIDEGATE_DEBOUNCE": "k2", "TIMER_DELAY_MS": "1000"}
         other = {"TIMER_DELAY_MS": "1000"}
         assert client.send_batch([("e", both), ("f", other)]).code == ResponseCode.SYSTEM_ERROR
@@ -155,7 +155,7 @@ class TestLimits:
 
 
 def hold(client: MemoryClient, name: str) -> Command:
-    """A message for later that takes no other's place."""
+    """Send a message for later that replaces no other."""
     return client.send_message("orders", name, UNIQ_KEY=name, TIMER_DELAY_MS="60000")
 
 
@@ -186,7 +186,7 @@ def test_a_message_for_now_takes_their_place_too(
 
 
 def test_sends_in_one_turn(gateway: MemoryGateway) -> None:
-    """They are one batch, and the later replaces the earlier all the same."""
+    """The sends are in one batch, and the later one still replaces the earlier ones."""
     clients = [gateway.connect() for _ in range(3)]
     opaques = []
     for number, client in enumerate(clients):
@@ -231,7 +231,7 @@ def test_a_moved_message_is_replaced(gateway: MemoryGateway, client: MemoryClien
 
 
 def test_retries_do_not_replace_one_another(gateway: MemoryGateway, client: MemoryClient) -> None:
-    """Each was delivered, so each that failed is to come back."""
+    """Each original was delivered, so each failed one has to come back."""
     client.heartbeat("c1")
     for name in ("a", "b"):
         debounced(client, name, None)
@@ -246,7 +246,7 @@ def test_retries_do_not_replace_one_another(gateway: MemoryGateway, client: Memo
 
 
 def test_nor_do_those_that_clients_send(gateway: MemoryGateway, client: MemoryClient) -> None:
-    """As Java's do where they cannot send a message back: with its properties, and a delay."""
+    """Java clients send such retries if they cannot send a message back, with its properties and a delay."""
     client.heartbeat("c1")
     for name in ("a", "b"):
         ok(debounced(client, name, None, topic="%RETRY%consumers", DELAY="1"))
@@ -266,7 +266,7 @@ def test_survives_a_crash(gateway: MemoryGateway, client: MemoryClient) -> None:
 
 
 def send_half(client: MemoryClient, **properties: str) -> Command:
-    """The first half of a transaction of the message H."""
+    """Send the first half of a transaction for the message H."""
     half = {"UNIQ_KEY": "H", "KEYS": "k", "TRAN_MSG": "true", "PGROUP": "p", **properties}
     return ok(client.send_message("orders", "half", half, fields={"sys_flag": 4}))
 

@@ -1,4 +1,4 @@
-"""The rules of delays alone: properties and a time in, a due time or an error out."""
+"""The rules of delays by themselves: the input is properties and a time, the result a due time or an error."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ RULES = DelayRules((1_000, 5_000, 60_000), 30 * DAY)
 
 
 def delay_with(properties: Mapping[str, str]) -> Delay | None:
-    """The delay that these properties ask for."""
+    """Return the delay for these properties."""
     text = property_string(properties)
     return delay_of(text, parse(text), NOW, RULES)
 
 
 def due(**properties: str) -> int | None:
-    """When a message with these properties is due; None for at once."""
+    """Return when a message with these properties is due, or None for at once."""
     delay = delay_with(properties)
     return delay.due_ms if delay is not None else None
 
 
 def refusal(**properties: str) -> RequestError:
-    """Why a message with these properties is refused."""
+    """Return the refusal of a message with these properties."""
     with pytest.raises(RequestError) as caught:
         delay_with(properties)
     return caught.value
@@ -134,7 +134,7 @@ class TestTimes:
         assert len(refusal(TIMER_DELAY_MS="x" * 30_000).remark) < 200
 
     def test_a_number_of_many_digits(self) -> None:
-        # Python refuses to read numbers of more than 4,300 digits.
+        # Python's `int` refuses numbers of more than 4,300 digits.
         assert refusal(TIMER_DELAY_MS="9" * 30_000).code == ResponseCode.MESSAGE_ILLEGAL
         assert refusal(DELAY="1" * 30_000).code == ResponseCode.SYSTEM_ERROR
         assert due(TIMER_DELAY_MS="0" * 10_000 + "5") == NOW + 5

@@ -1,4 +1,4 @@
-"""Delays through the gateway: visible at their millisecond and not one before, and what the record then says."""
+"""Delays through the gateway: a message is visible at its millisecond and not one earlier, with the right record."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_longest_delay_of_ones_own(make_gateway: MakeGateway) -> None:
     assert answer.remark is not None
     assert "max_delay" in answer.remark
     assert "10000ms" in answer.remark
-    # Levels are the operator's own choice and are not bounded by it.
+    # The operator defines the levels, so the limit does not apply to them.
     assert client.send_message(DELAY="18").code == ResponseCode.SUCCESS
 
 
@@ -136,7 +136,7 @@ class TestRecord:
     def test_a_fired_message_can_be_sent_on(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """What a consumer received, properties and all, it may send for another time."""
+        """A consumer may send a received message again for another time, with all its properties."""
         client.send_message("orders", TIMER_DELAY_MS="50")
         gateway.advance(50)
         received = properties_of(client.pull()[0])

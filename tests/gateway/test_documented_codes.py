@@ -1,4 +1,5 @@
-"""The codes that docs/clients.md lists for sends and recalls: each is answered in the case that it names."""
+"""The response codes that docs/clients.md lists for sends and recalls: each is returned in the case it is listed
+for."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from tests.gateway.memory import MemoryGateway
 from tests.gateway.tools import create_topic, ok
 
 NOT_TRIED = {1500}
-"""Answered while a gateway stops: tests/gateway/test_lifecycle.py."""
+"""Returned while a gateway stops: see tests/gateway/test_lifecycle.py."""
 
 
 def test_each_code_is_answered(make_gateway: MakeGateway) -> None:
@@ -42,7 +43,7 @@ def test_each_code_is_answered(make_gateway: MakeGateway) -> None:
 
 
 def without_room(gateway: MemoryGateway) -> int:
-    """What a send is answered while the disk is nearly full."""
+    """Return the response code of a send while the disk is nearly full."""
     client = gateway.connect()
     ok(client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"disk_reserve=64TiB"))
     gateway.advance(2_000)

@@ -1,4 +1,4 @@
-"""Commits that fail: everyone who waits is told, nothing is lost, and what is due fires later."""
+"""Failed commits: every waiting client gets an error, nothing is lost, and what is due fires later."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_sends_are_answered_with_an_error(
 def test_a_write_that_a_full_disk_cut_short_is_told_from_a_broken_disk(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LMDB speaks of an input/output error either way."""
+    """LMDB reports an input/output error in both cases."""
     client.send_message("orders", "before")
     monkeypatch.setattr(gateway.store.environment, "disk_free", lambda: 0)
     with commits_fail(gateway, DISK_BROKEN):
@@ -184,7 +184,7 @@ def test_an_abort_that_could_not_be_stored(gateway: MemoryGateway, client: Memor
 
 
 class TestTopics:
-    """A topic or group that a refused batch made does not exist."""
+    """A topic or group that a refused batch created does not exist."""
 
     def test_a_topic_is_made_by_the_send_that_succeeds(
         self, gateway: MemoryGateway, client: MemoryClient
@@ -194,7 +194,7 @@ class TestTopics:
         assert gateway.service.broker.topics.get("new") is None
         assert client.send_message("new", "kept").code == ResponseCode.SUCCESS
         gateway.restart()
-        # Messages of a topic that nobody knows would be taken for those of a deleted one.
+        # Messages of an unknown topic would be taken for messages of a deleted one.
         gateway.advance(20_000)
         assert bodies(gateway.connect().pull("new")) == ["kept"]
 
@@ -238,11 +238,11 @@ def test_progress_is_kept_until_it_can_be_written(
 
 
 class TestProgressSetByATool:
-    """A reset or a copy that was refused has not happened, for those that consume meanwhile as after a restart."""
+    """A reset or a clone that was refused has no effect, for running consumers and after a restart."""
 
     @pytest.fixture
     def consumer(self, gateway: MemoryGateway, client: MemoryClient) -> MemoryClient:
-        """Its group has consumed one of two messages."""
+        """A consumer whose group has consumed one of two messages."""
         client.send_message("orders", "first")
         client.send_message("orders", "second")
         consumer = gateway.connect()
@@ -305,7 +305,7 @@ def test_a_group_made_by_a_pull_is_stored(gateway: MemoryGateway, client: Memory
 
 def test_retention_goes_on_after_a_failure(gateway: MemoryGateway, client: MemoryClient) -> None:
     client.send_message()
-    client.pull()  # the first one makes the group
+    client.pull()  # the first pull creates the group
     with commits_fail(gateway):
         gateway.jump(73 * 3_600_000)
         gateway.advance(11_000)
@@ -341,7 +341,7 @@ def test_while_nothing_can_be_read_all_is_refused_and_then_all_goes_on(
         refused(send("new"))
         gateway.advance(2_500)
         refused(send("orders"))
-    # So is what was made of it, though it can be read by the time that this is stored.
+    # This send is refused as well, although the disk can be read again by the time it is stored.
     refused(send("new"))
     gateway.advance(1_000)
     assert gateway.service.broker.topics.get("new") is None
@@ -354,7 +354,7 @@ def test_while_nothing_can_be_read_all_is_refused_and_then_all_goes_on(
 def test_nobody_is_left_waiting_who_was_to_be_looked_at_meanwhile(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """All that were woken from then on waited for good."""
+    """Once, all clients woken from then on waited for ever."""
     client.send_message("orders", "in another queue", fields={"queue": 3})
 
     def wait(one: MemoryClient, offset: int) -> int:
@@ -417,7 +417,7 @@ class TestTheDiskTakesNoCheckpoint:
         assert bodies(gateway.connect().pull()) == ["before", "last"]
 
     def test_that_a_batch_waits_for(self, gateway: MemoryGateway, client: MemoryClient) -> None:
-        """Each is a checkpoint while the redo log cannot be written."""
+        """While the redo log cannot be written, each batch needs a checkpoint."""
         client.send_message("orders", "before")
         with log_cannot_be_written(gateway.store), disk_takes_no_checkpoint(gateway.data):
             assert client.send_message("orders", "refused").code == ResponseCode.SYSTEM_ERROR
@@ -429,7 +429,7 @@ class TestTheDiskTakesNoCheckpoint:
 def test_topics_and_groups_are_what_they_were_and_only_those_of_the_batch_are_read_again(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With 100,000 of each it took half a second, for each batch that a full disk refused."""
+    """With 100,000 of each, reading all of them took half a second for each batch that a full disk refused."""
     create_topic(client, "kept", 3)
     create_topic(client, "deleted", 2)
     put_group(client, "kept", retryMaxTimes=3)

@@ -1,4 +1,5 @@
-"""What hostile or broken clients send: it harms nobody else, and not their own next request where there can be one."""
+"""Hostile or broken requests harm no other client, and do not spoil their sender's next request where one is
+possible."""
 
 from __future__ import annotations
 
@@ -28,17 +29,17 @@ from tests.gateway.tools import commit_offset, ok
 
 
 def frame(header: bytes, body: bytes = b"", kind: int = 0) -> bytes:
-    """A frame with any header."""
+    """Return a frame with any header."""
     return join_frame(kind, header, body)
 
 
 def lengths(length: int, word: int, rest: bytes = b"") -> bytes:
-    """A frame whose lengths say anything."""
+    """Return a frame with any values as its lengths."""
     return struct.pack(">iI", length, word) + rest
 
 
 def expect_closed(gateway: MemoryGateway, client: MemoryClient) -> None:
-    """The connection is closed without an answer, and everybody else is served."""
+    """Check that the connection is closed without a response, and that other clients are served."""
     assert client.take() == []
     assert client.closed
     other = gateway.connect()
@@ -197,7 +198,7 @@ class TestPartialFrames:
             held = sum(one.protocol.unfinished for one in clients if not one.closed)
             assert held <= 2 << 20
         assert any(client.closed for client in clients)
-        # The largest go first, and there is room again for others.
+        # The connections with the largest unfinished frames are closed first, and then others have room again.
         assert not small.closed
         other = gateway.connect()
         assert other.send_message(body=bytes(1 << 20)).code == ResponseCode.SUCCESS
@@ -240,7 +241,7 @@ class TestUnknownRequests:
 
 
 class TestOddRequests:
-    """What is unusual and can be read all the same."""
+    """Unusual requests that can still be read."""
 
     @pytest.mark.parametrize(
         "header",
@@ -263,7 +264,7 @@ class TestOddRequests:
         assert (answer.opaque, answer.code) == (7, ResponseCode.SUCCESS)
 
     def test_numbers_and_booleans_as_such(self, client: MemoryClient) -> None:
-        """As the C++ client writes them."""
+        """The C++ client writes them so."""
         fields: dict[str, object] = dict(client.send_fields(batch=False))
         fields |= {"d": 4, "e": 1, "f": 0, "g": 5, "h": 0, "j": 0, "k": False, "m": False}
         header = {"code": 310, "opaque": 7, "extFields": fields, "language": "CPP"}
@@ -305,7 +306,7 @@ class TestOddRequests:
 
 
 class TestHandlers:
-    """Errors of handlers, on a router of their own."""
+    """Errors of handlers, on a separate router."""
 
     def dispatch(self, handler: Any, **options: Any) -> list[Any]:
         class Sent:
@@ -334,7 +335,7 @@ class TestHandlers:
         assert answer.remark == "ZeroDivisionError: by nothing"
 
     def test_a_page_that_lmdb_cannot_read(self) -> None:
-        """No traceback for each request that meets it, but a line with the way out."""
+        """The log gets one line with the remedy, not a traceback for each such request."""
 
         def fail(call: Call) -> None:
             raise lmdb.CorruptedError("mdb_get: MDB_CORRUPTED")
@@ -412,7 +413,7 @@ HOSTILE: list[tuple[int, dict[str, str], bytes]] = [
 def test_nobody_spoils_the_batch_of_others(
     gateway: MemoryGateway, client: MemoryClient, number: int
 ) -> None:
-    """Requests of one turn share a commit; one that cannot be stored must not take the others with it."""
+    """Requests of one turn share a commit. One that cannot be stored must not fail the others."""
     code, ext, body = HOSTILE[number]
     client.send_message("orders", "first")
     hostile = gateway.connect()
@@ -512,7 +513,7 @@ class TestConnections:
     def test_a_waiting_pull_is_no_silence(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """A consumer that only ever waits sends a pull every few seconds."""
+        """A consumer that only waits sends a pull every few seconds."""
         client.send_message()
         offset = 1
         for _ in range(12):
@@ -523,7 +524,7 @@ class TestConnections:
 
 
 class TestSlowReader:
-    """A client that asks and does not read its answers."""
+    """A client that sends requests and does not read the responses."""
 
     @pytest.fixture
     def slow(self, gateway: MemoryGateway, client: MemoryClient) -> MemoryClient:
@@ -545,7 +546,7 @@ class TestSlowReader:
         assert not slow.closed
 
     def test_is_closed_when_it_is_silent(self, gateway: MemoryGateway, slow: MemoryClient) -> None:
-        """It is first given the time to take what there is; in the end the memory is needed."""
+        """The client first gets time to read its responses. In the end the gateway needs the memory."""
         gateway.advance(131_000)
         assert slow.transport.disconnecting
         gateway.advance(10_000)
@@ -555,7 +556,8 @@ class TestSlowReader:
     def test_stays_while_it_takes_its_answers_slowly(
         self, gateway: MemoryGateway, client: MemoryClient, slow: MemoryClient
     ) -> None:
-        """What it says meanwhile, such as its heartbeats, is not read, so it would count as silent and gone."""
+        """Its requests of that time, such as heartbeats, are not read. Without this rule it would count as silent and
+        gone."""
         reader = gateway.connect()
         reader.heartbeat("C")
         reader.stop_reading()

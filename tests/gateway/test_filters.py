@@ -1,4 +1,4 @@
-"""Subscriptions by SQL92 and by tag, as pulls and checks meet them."""
+"""Subscriptions by SQL92 and by tag, in pulls and in checks of a subscription."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def sql_fields(client: MemoryClient, expression: str, **options: Any) -> dict[st
 
 
 def pull_sql(client: MemoryClient, expression: str, **options: Any) -> Command:
-    """A pull that brings its expression along."""
+    """Send a pull that has its expression in itself."""
     return client.ask(RequestCode.PULL_MESSAGE, sql_fields(client, expression, **options))
 
 
 def subscribe(client: MemoryClient, expression: str, **more: object) -> None:
-    """Say by heartbeat that the group wants this."""
+    """Send a heartbeat with this subscription of the group."""
     subscription = {"topic": "orders", "subString": expression, "subVersion": 5, **more}
     consumer = {"groupName": "consumers", "subscriptionDataSet": [subscription]}
     body = {"clientID": "one", "consumerDataSet": [consumer]}

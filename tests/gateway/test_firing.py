@@ -1,4 +1,4 @@
-"""Firing: in order, in bounded steps, at the right moment whatever the clock and the gateway go through."""
+"""Firing: in order, in bounded steps, and at the right moment whatever happens to the clock and the gateway."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOUR_MS = 3_600_000
 
 
 def send_all(client: MemoryClient, delays_ms: list[int]) -> None:
-    """Send a message for each delay; its body is its number."""
+    """Send a message for each delay, with its number as its body."""
     for number, delay_ms in enumerate(delays_ms):
         answer = client.send_message("orders", str(number), TIMER_DELAY_MS=str(delay_ms))
         assert answer.code == ResponseCode.SUCCESS
@@ -31,7 +31,7 @@ class TestOrder:
 
     def test_by_due_time(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send_all(client, [30, 10, 20, 10, 40])
-        # All of them are found due at the same moment.
+        # All of them become due at the same moment.
         gateway.jump(100)
         assert bodies(client.pull()) == ["1", "3", "2", "0", "4"]
 
@@ -128,7 +128,7 @@ class TestManyAtOnce:
                 answered_after.append(turn)
         assert max(steps) == 10
         assert fired == 95
-        # Every send is answered by the very commit that fires the next messages.
+        # The commit that fires the next messages also answers the send.
         assert answered_after == list(range(20))
         client.take()
         assert bodies(client.pull_all()) == [str(number) for number in range(95)]
@@ -155,10 +155,10 @@ class TestManyAtOnce:
 
 
 class TestGathering:
-    """Many a millisecond wait some milliseconds for each other; few do not."""
+    """If many messages are due each millisecond, they wait some milliseconds for each other. Few do not wait."""
 
     def send_stream(self, client: MemoryClient, per_ms: int, from_ms: int, to_ms: int) -> None:
-        """Have so many messages due in each millisecond; their bodies are these."""
+        """Have so many messages due in each millisecond, with the due time as body."""
         items = [
             (str(due_ms), {"TIMER_DELIVER_MS": str(START_MS + due_ms)})
             for due_ms in range(from_ms, to_ms)
@@ -167,7 +167,7 @@ class TestGathering:
         assert client.send_batch(items).code == ResponseCode.SUCCESS
 
     def arrivals(self, gateway: MemoryGateway, client: MemoryClient, ms: int) -> list[list[int]]:
-        """When the messages that arrive were due, by each of the next milliseconds."""
+        """Return, for each of the next milliseconds, the due times of the messages that arrive in it."""
         arrived: list[list[int]] = []
         offset = 0
         for _ in range(ms):
@@ -286,7 +286,7 @@ class TestRestart:
         gateway.reactor.rightNow += 0.001
         gateway.elapsed_ms += 1
         gateway.reactor.turn()
-        # The second step has moved its messages, and dies before it is committed.
+        # The second step has moved its messages. The process dies before the commit.
         fire_due(gateway.store, gateway.now_ms, gateway.now_ms, 4)
         assert gateway.service.broker.firing.fired == 4
         gateway.crash()
@@ -330,7 +330,7 @@ class TestClock:
         assert bodies(gateway.connect().pull()) == ["2", "0", "1"]
 
     def test_set_forward_and_corrected(self, gateway: MemoryGateway, client: MemoryClient) -> None:
-        """Times in queues do not go back, so that they can still be searched."""
+        """Times in queues do not go back, so a search by time still works."""
         gateway.set_clock(HOUR_MS)
         client.send_message("orders", "ahead")
         gateway.set_clock(-HOUR_MS)

@@ -1,4 +1,4 @@
-"""Pulls that settings of the group or the topic forbid; the answer's fields tell which."""
+"""Pulls that settings of the group or the topic forbid; a field of the response names the setting's kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The address that workers share, before they listen and for what it does not answer."""
+"""The address that workers share: before they listen, and for the requests it does not answer."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from gateway.wire.frames import FrameBuffer
 
 
 def command(frame: bytes) -> Command:
-    """What a frame says."""
+    """Decode a frame."""
     (whole,) = FrameBuffer().feed(frame)
     return decode_command(whole)
 
 
 def route_of(topic: str) -> Command:
-    """The question where a topic is."""
+    """Return a request for a topic's route."""
     return command(encode_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, 7, ext={"topic": topic}))
 
 
 class Client:
-    """A connection, as far as the front knows it."""
+    """A client's connection with what the front needs of it."""
 
     host = bytes(8)
     address = "192.0.2.7:50000"
@@ -46,7 +46,7 @@ class Client:
 
 
 class Shared:
-    """The address of two workers that have not listened yet."""
+    """The shared address of two workers that do not listen yet."""
 
     def __init__(self, config: Config | None = None) -> None:
         self.reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
@@ -56,12 +56,12 @@ class Shared:
         self._asked: Any = self.front.clients.on_command
 
     def joined(self, broker: str, port: int) -> None:
-        """A worker listens on a port."""
+        """Have a worker listen on a port."""
         address = HostPort("127.0.0.1", port)
         self.front.joined(broker, address, address)
 
     def ask(self, code: int, ext: dict[str, str] | None = None, *, flag: int = 0) -> list[Command]:
-        """The answers to one request."""
+        """Send one request, and return its responses."""
         client = Client()
         self.ask_for(client, code, ext, flag=flag)
         return client.answers
@@ -69,11 +69,11 @@ class Shared:
     def ask_for(
         self, client: Client, code: int, ext: dict[str, str] | None, *, flag: int = 0
     ) -> None:
-        """One request, whose answer the client gets."""
+        """Send one request, whose response the client gets."""
         self._asked(command(encode_command(code, 7, flag=flag, ext=ext)), client)
 
     def connected(self, number: int = 0) -> RemotingConnection:
-        """The connection to the worker that was asked, the first one or another, as that has taken it."""
+        """Accept a connection to a worker, as the worker would, and return it; by default the first connection."""
         connection: RemotingConnection = self.reactor.tcpClients[number][2].buildProtocol(None)
         transport: Any = StringTransport()  # type: ignore[no-untyped-call]
         transport.setTcpNoDelay = lambda _: None
@@ -84,7 +84,7 @@ class Shared:
 
 
 def send(properties: str) -> dict[str, str]:
-    """The fields of a send."""
+    """Return the fields of a send."""
     ext = {"a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0"}
     return ext | {"h": "0", "i": properties}
 
@@ -110,7 +110,7 @@ def test_no_worker_is_asked_for_a_change_while_one_does_not_serve(code: int) -> 
 
 
 def test_who_does_not_answer_is_told_before_a_tool_gives_up() -> None:
-    """The commands and mqadmin wait five seconds."""
+    """`tidegate` commands and mqadmin wait five seconds."""
     assert max(PATIENCE, ROUTE_PATIENCE) < 5
 
 
@@ -159,7 +159,7 @@ def test_what_a_worker_told_last_counts_while_it_is_starting_again(
     assert (remembered("first"), remembered("second")) == (b"8 queues", None)
     told("third", b"", ResponseCode.TOPIC_NOT_EXIST)
     assert remembered("third") is None
-    # One that stops has nothing to say of where a topic is.
+    # The response of a stopping worker says nothing about where a topic is.
     assert link.told(route_of("first"), command(encode_response(1, ResponseCode.GO_AWAY))) is None
     assert remembered("first") == b"8 queues"
 
@@ -187,7 +187,7 @@ def test_a_change_of_settings_is_told_of_once_all_have_made_it(
 
 
 class TestWhatIsRemembered:
-    """The second worker has told where a topic is, and is starting again."""
+    """The second worker has given a topic's route, and is starting again."""
 
     @pytest.fixture
     def shared(self, request: pytest.FixtureRequest) -> Shared:
@@ -244,7 +244,8 @@ def test_many_who_ask_at_once_share_one_connection_to_a_worker() -> None:
 
 
 def test_answers_are_read_also_while_a_worker_takes_no_questions() -> None:
-    """It takes none while its answers are not read: else neither would ever read on."""
+    """A worker reads no requests while its responses are not read. If both sides waited so, neither would ever read
+    again."""
     shared, client = Shared(), Client()
     shared.joined("broker-a-0", 9886)
     shared.ask_for(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
@@ -256,7 +257,7 @@ def test_answers_are_read_also_while_a_worker_takes_no_questions() -> None:
 
 
 def test_a_tool_is_told_of_a_worker_that_nobody_had_asked_for_before_it_ended() -> None:
-    """Else what it changes at all brokers would be changed at the others alone."""
+    """Otherwise a tool that changes all brokers would leave this worker out."""
     shared, client = Shared(), Client()
     for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
         shared.joined(broker, port)
@@ -275,7 +276,7 @@ def test_a_tool_is_told_of_a_worker_that_nobody_had_asked_for_before_it_ended() 
 
 
 def test_routes_are_told_while_clients_still_wait_for_them() -> None:
-    """A worker that was just stopped takes connections, and answers nothing."""
+    """A worker that has just been stopped can still accept connections, but answers nothing."""
     shared = Shared()
     for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
         shared.joined(broker, port)

@@ -1,4 +1,4 @@
-"""What is done now and then: the disk's free space, the clock's steps, and going on after an error."""
+"""Periodic work: the disk's free space, steps of the clock, and continuing after an error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.storage.folder import damage_log
 
 @contextmanager
 def log_lines() -> Iterator[list[str]]:
-    """What is logged meanwhile."""
+    """Yield the lines that are logged meanwhile."""
     lines: list[str] = []
 
     def observe(event: LogEvent) -> None:
@@ -44,7 +44,7 @@ def log_lines() -> Iterator[list[str]]:
 class TestDisk:
     @pytest.fixture
     def free(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-        """What the disk has free, to be changed."""
+        """The free bytes of the disk; a test can change them."""
         free = {"bytes": 1 << 40}
         monkeypatch.setattr(Environment, "disk_free", lambda _: free["bytes"])
         return free
@@ -108,7 +108,7 @@ class TestDisk:
 
 
 class TestFolder:
-    """A data folder that goes from under a gateway that serves from it."""
+    """A data folder that is moved or deleted under a running gateway."""
 
     REFUSED = "service not available now: the data folder was moved or deleted"
 
@@ -209,7 +209,7 @@ def test_goes_on_after_an_error(
 
 
 def test_what_has_no_room_is_a_line(make_gateway: MakeGateway) -> None:
-    """It was a traceback each time."""
+    """It was once a traceback each time."""
     gateway = make_gateway(retention_hours=1)
     gateway.connect().send_message()
     gateway.advance(3_590_000)
@@ -246,7 +246,7 @@ def test_the_batches_of_progress_do_not_follow_one_that_is_refused(
 
 
 def note_places(gateway: MemoryGateway, count: int) -> Progress:
-    """Have a group tell how far it is in so many queues."""
+    """Note a group's progress in so many queues."""
     progress = gateway.store.progress
     for queue in range(count):
         progress.note(b"g", b"orders", queue, 5)
@@ -254,7 +254,7 @@ def note_places(gateway: MemoryGateway, count: int) -> Progress:
 
 
 def count_commits(monkeypatch: pytest.MonkeyPatch) -> list[Store]:
-    """One entry for each that is tried from now on, with room for the progress in three queues."""
+    """Record each commit tried from now on, and limit the progress in one batch to three queues."""
     monkeypatch.setattr("storage.progress.PLACES_AT_ONCE", 3)
     commits: list[Store] = []
     commit = Store.commit
@@ -287,7 +287,7 @@ def test_damaged_messages_are_told_of_once_they_are_met(
 def test_of_one_that_is_damaged_and_not_packed_the_others_are_told(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    # No checksum tells that it is not whole.
+    # It has no checksum that would show the damage.
     for body in ("x" * 6_000, "second"):
         client.send_message(body=body)
     with damaged_row(gateway, "messages", (1).to_bytes(8), lambda stored: stored[:-5]):
@@ -331,7 +331,7 @@ def test_without_sync_the_log_is_synced_where_no_checkpoint_comes_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(housekeeping, "HOLD_SECONDS", seconds)
-    # There is no reactor that would have a thread do it.
+    # There is no real reactor here that could use a thread for it.
     monkeypatch.setattr(housekeeping, "deferToThread", maybeDeferred)
     gateway = make_gateway(flush=flush)
     syncs: list[float] = []

@@ -1,4 +1,4 @@
-"""Starting and stopping: what is refused, what is finished, what a client is told meanwhile."""
+"""Starting and stopping: what is refused, what is finished, and what clients get meanwhile."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TestStart:
             self.start(scratch / "data", {9874}, vip_channel=True)
         assert str(caught.value).startswith("cannot listen on 127.0.0.1:9874: ")
         assert str(caught.value).endswith("; stop what uses it, or set vip_channel to false")
-        # Nothing is held, so the next start succeeds.
+        # Nothing stays locked, so the next start succeeds.
         self.stop(self.start(scratch / "data", set()))
 
     def test_a_port_in_use(self, scratch: Path) -> None:
@@ -198,7 +198,7 @@ def test_fewer_open_files_than_connections_are_told(
 def test_a_topic_whose_settings_cannot_be_read_keeps_its_messages(
     gateway: MemoryGateway, damage: bytes
 ) -> None:
-    """A start ended with a traceback, and 'tidegate fsck' found no fault."""
+    """A start once ended with a traceback, though 'tidegate fsck' found no fault."""
     client = gateway.connect()
     create_topic(client, "orders", 12)
     client.send_message("orders", "last", fields={"queue": 11})

@@ -1,4 +1,4 @@
-"""Queues that orderly consumers have for themselves (41, 42)."""
+"""Queue locks of orderly consumers (41, 42)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 
 
 def request(client_id: str, queues: tuple[int, ...], group: str = "workers") -> bytes:
-    """The body of both requests."""
+    """Return the body of both requests."""
     return json.dumps(
         {
             "consumerGroup": group,
@@ -27,7 +27,7 @@ def request(client_id: str, queues: tuple[int, ...], group: str = "workers") -> 
 
 
 def lock(client: MemoryClient, client_id: str, *queues: int, group: str = "workers") -> list[int]:
-    """Ask for queues; those that were granted."""
+    """Ask for queues, and return those that were granted."""
     answer = client.ask(RequestCode.LOCK_BATCH_MQ, None, request(client_id, queues, group))
     assert answer.code == ResponseCode.SUCCESS
     granted = json.loads(answer.body)["lockOKMQSet"]
@@ -37,7 +37,7 @@ def lock(client: MemoryClient, client_id: str, *queues: int, group: str = "worke
 
 
 def unlock(client: MemoryClient, client_id: str, *queues: int) -> None:
-    """Give queues back."""
+    """Unlock queues."""
     answer = client.ask(RequestCode.UNLOCK_BATCH_MQ, None, request(client_id, queues))
     assert answer.code == ResponseCode.SUCCESS
 
@@ -83,7 +83,7 @@ def test_last_while_they_are_asked_for(gateway: MemoryGateway, client: MemoryCli
 
 @pytest.mark.parametrize("is_crash", [True, False], ids=["crash", "restart"])
 def test_outlast_a_restart(gateway: MemoryGateway, client: MemoryClient, is_crash: bool) -> None:
-    """Who is back first finds nobody else in the group, and asks for all of its queues."""
+    """Without this, the first member to return would be alone in the group, and would ask for all queues."""
     lock(client, "c1", 0, 1)
     lock(client, "c2", 2)
     unlock(client, "c1", 1)
@@ -142,7 +142,7 @@ def test_do_not_go_by_the_wall_clock(
 def test_what_a_group_with_locks_sends_to_be_retried_is_dead(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    """Orderly consumers send only what they have given up (RebalanceLockManager.isLockAllExpired)."""
+    """Orderly consumers send back only messages that they have given up (RebalanceLockManager.isLockAllExpired)."""
 
     def send(body: str) -> None:
         fields = {"reconsume": 2, "max_reconsume": 2}
@@ -168,7 +168,7 @@ def test_what_a_group_with_locks_sends_to_be_retried_is_dead(
 def test_what_ended_long_ago_does_not_begin_again_with_a_restart(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    """Its members were killed, and the group no longer consumes in order; nobody else locks queues either."""
+    """The group's members were killed, and it no longer consumes in order. Nobody else locks queues either."""
     lock(client, "c1", 0)
     gateway.advance(80_000)
     gateway.restart()

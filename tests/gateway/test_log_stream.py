@@ -1,4 +1,4 @@
-"""Lines of the log whose reader does not read, or whose disk is full."""
+"""Log lines whose reader does not read, or whose disk is full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = Logger()
 
 
 class Pipe:
-    """A pipe that is full until it is read."""
+    """A pipe that is full until somebody reads it."""
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()
@@ -28,11 +28,11 @@ class Pipe:
             while True:
                 os.write(self.writer, bytes(4096))
         except BlockingIOError:
-            # As with standard error, who writes there waits for room from now on.
+            # From now on a writer waits for room, as with standard error.
             os.set_blocking(self.writer, True)
 
     def read(self) -> str:
-        """What is in it, but for what filled it."""
+        """Return what was written after the pipe was full."""
         found = b""
         while True:
             try:
@@ -53,7 +53,7 @@ def pipe() -> Iterator[Pipe]:
 
 
 class Logging:
-    """All that is logged goes to a descriptor meanwhile."""
+    """Send all log lines to a descriptor meanwhile."""
 
     def __init__(self, descriptor: int) -> None:
         logs = Logs(Config(data=Path("unused"), log_format="logfmt"), LogStream(descriptor))
@@ -67,7 +67,7 @@ class Logging:
 
 
 def messages(text: str) -> list[str]:
-    """What the lines of a log say, each of which is whole."""
+    """Return the messages of the log's lines, each of which must be whole."""
     assert text.endswith("\n")
     return [
         line.partition(" message=")[2].partition(" count=")[0].strip('"')

@@ -1,4 +1,4 @@
-"""What is logged, as lines for programs."""
+"""The log as lines for programs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_request_is_named() -> None:
 
 
 def test_secrets_are_not_logged(make_gateway: MakeGateway, scratch: Path) -> None:
-    """Whatever level there is: not the signatures, nor passwords, nor what messages hold."""
+    """No level logs signatures, passwords or the content of messages."""
     file = scratch / "first.json"
     file.write_text(json.dumps({"username": "root", "password": "secret of root"}))
     stream = io.StringIO()
@@ -142,7 +142,7 @@ def test_the_level_is_changed_on_the_way() -> None:
 
 
 def test_the_form_is_changed_on_the_way() -> None:
-    """As where a leader takes up settings that its workers begin with."""
+    """The leader does this when it adopts the settings with which its workers start."""
     log, logs, stream = make(log_format="text")
     log.info("one")
     logs.configure(Config(data=Path("unused"), log_format="json"))

@@ -1,4 +1,4 @@
-"""Pulls that wait: woken by what arrives or fires, let go at their deadline, forgotten with their client."""
+"""Waiting pulls: woken by messages that arrive or fire, answered at their deadline, dropped with their client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.gateway.tools import create_topic, ok, read
 
 
 def answered(client: MemoryClient, opaque: int) -> list[str] | None:
-    """The bodies that a waiting pull was answered with; None while it waits."""
+    """Return the bodies in the response to a waiting pull, or None while it waits."""
     answer = client.answer(opaque)
     if answer is None:
         return None
@@ -102,7 +102,7 @@ class TestWake:
         assert [answered(*one) for one in waiting] == [["hello"]] * many
 
     def test_of_those_whose_turn_has_not_come_at_the_end(self, gateway: MemoryGateway) -> None:
-        """A pull that is told that there is nothing goes on behind what there is."""
+        """A pull that got an empty response would continue after these messages."""
         clients = [gateway.connect() for _ in range(2 * WOKEN_AT_ONCE)]
         waiting = [(one, one.park()) for one in clients]
         sender = gateway.connect()
@@ -113,7 +113,7 @@ class TestWake:
         assert [answered(*one) for one in waiting] == [["hello"]] * len(clients)
 
     def test_in_the_turn_of_a_send_that_is_not_committed(self, client: MemoryClient) -> None:
-        """The pull finds nothing and parks before the commit, which then must wake it."""
+        """The pull finds nothing and parks before the commit. The commit must then wake it."""
         client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"hello")
         opaque = client.send(RequestCode.PULL_MESSAGE, client.pull_request(wait_ms=15_000))
         assert answered(client, opaque) == ["hello"]
@@ -140,7 +140,7 @@ class TestFilter:
     def test_what_grew_in_a_commit_within_a_wake_comes_after_what_grew_before(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What the pop takes is committed while others are still to be woken, and fires what is left."""
+        """The pop is committed while other clients are still to be woken, and that commit fires what is left."""
         client.send_message("first", fields={"queue": 1})
         timers = [("first", "popped", "x"), ("orders", "one", "x"), ("orders", "two", "y")]
         for topic, body, tag in timers:
@@ -170,7 +170,7 @@ class TestFilter:
         assert answer.ext()["nextBeginOffset"] == "3"
 
     def test_what_is_there_does_not_match(self, client: MemoryClient) -> None:
-        """The client is told at once how far to go, so that it can commit that."""
+        """The client gets the next offset at once, so that it can commit it."""
         client.send_message("orders", "1", TAGS="blue")
         answer = client.ask_pull(tags="red", wait_ms=15_000)
         assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -210,9 +210,9 @@ class TestFilter:
         gateway.connect().send_message("orders", "2", TAGS="red")
         assert answered(clients["red"], waiting["red"]) == ["2"]
         assert answered(clients["green"], waiting["green"]) is None
-        # Who was answered waits for no other tag either.
+        # A client with a response no longer waits for any other tag.
         assert clients["red || blue"].take() == []
-        # Nor is anything kept of the queue once nobody waits.
+        # Nothing of the queue is kept once nobody waits.
         clients["green"].disconnect()
         gateway.advance(2_000)
         assert gateway.service.broker.parked._queues == {}
@@ -228,7 +228,7 @@ class TestDeadline:
         waiting = client.park(wait_ms=wait_ms)
         gateway.advance(longest_ms - 1)
         assert client.answer(waiting) is None
-        # Deadlines are looked at twice a second.
+        # Deadlines are checked twice a second.
         gateway.advance(501)
         answer = client.answer(waiting)
         assert answer is not None

@@ -1,4 +1,4 @@
-"""Looking up what has not fired, and what became of the rest."""
+"""Looking up pending messages, and what became of the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def schedule(
 
 
 def ids(messages: list[dict[str, object]]) -> list[object]:
-    """The ids of what a look-up found."""
+    """Return the ids of the messages found."""
     return [message["msgId"] for message in messages]
 
 
@@ -100,7 +100,7 @@ class TestOne:
         offset_id = answer.ext()["msgId"]
         assert ids(client.look_up(id=offset_id)) == ["ID1"]
         assert ids(client.look_up(id=offset_id.lower())) == ["ID1"]
-        # The id stays when the message fires.
+        # The id stays valid when the message fires.
         gateway.advance(500)
         assert ids(client.look_up(id=offset_id, state="fired")) == ["ID1"]
 
@@ -115,7 +115,7 @@ class TestOne:
         now = message["offsetMsgId"]
         assert now != told
         assert ids(client.look_up(id=now)) == ["ID1"]
-        # That of another gateway, which has its own message of this number.
+        # The id of another gateway, which has its own message with this number.
         assert client.look_up(id=told.replace("C0000207", "C0000209")) == []
 
     @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ class TestScan:
 
 class TestCursor:
     def pages(self, client: MemoryClient, **fields: object) -> list[list[object]]:
-        """All pages of a look-up."""
+        """Return all pages of a look-up."""
         found = []
         cursor: str | None = ""
         while cursor is not None:
@@ -333,7 +333,8 @@ class TestCursor:
     def test_while_messages_fire_and_arrive(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """What was there all the time is listed exactly once, whatever happens before or behind the cursor."""
+        """Messages that were there all the time are listed exactly once, whatever happens before or behind the
+        cursor."""
         for number in range(12):
             schedule(client, f"s{number:02}", 1_000 + 100 * number)
         for number in range(5):
@@ -351,7 +352,7 @@ class TestCursor:
             step += 1
             assert step < 30
         steady = [one for one in seen if str(one).startswith("s")]
-        # One that fires before its page is asked for is rightly missing.
+        # A message that fires before its page is requested is rightly missing.
         expected = [f"s{number:02}" for number in range(12)]
         assert steady == [one for one in expected if one in set(steady)]
         assert len(seen) == len(set(seen))
@@ -420,7 +421,7 @@ def test_long_values(client: MemoryClient, fields: dict[str, str]) -> None:
 
 
 def test_counts_by_topic(gateway: MemoryGateway, client: MemoryClient) -> None:
-    """Request 61: what has not fired, and never a negative count."""
+    """Request 61 counts pending messages, and is never negative."""
     schedule(client, "A", 100)
     schedule(client, "B", 200)
     schedule(client, "C", 200, "bills")
@@ -443,7 +444,7 @@ def test_counts_by_topic(gateway: MemoryGateway, client: MemoryClient) -> None:
 def test_one_whose_row_cannot_be_read_keeps_no_other_from_being_found(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    """And nobody is told that there is none: it may fire yet."""
+    """No response says that there is no such message, because it may still fire."""
     for name in ("ID1", "ID2"):
         schedule(client, name, 1_000, KEYS="k")
     handle = RecallHandle("orders", "broker-a", START_MS + 1_000, "ID1").encode()
@@ -471,7 +472,7 @@ def test_one_whose_row_cannot_be_read_keeps_no_other_from_being_found(
 def test_nobody_who_names_one_that_cannot_be_read_is_told_that_there_is_none(
     gateway: MemoryGateway, client: MemoryClient, table: str, key: bytes
 ) -> None:
-    """Be it the record, or the row that leads to it: it may fire yet, or have fired."""
+    """The damage may be in the record or in the row that leads to it. The message may still fire, or may have fired."""
     schedule(client, "ID1", 1_000, KEYS="k")
     with damaged_row(gateway, table, key, lambda _: b"short"):
         client = gateway.connect()

@@ -1,4 +1,4 @@
-"""A gateway whose time stands still until it is told otherwise."""
+"""A gateway whose time stands still until a request moves it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gateway(make_gateway: MakeGateway) -> MemoryGateway:
 
 
 def move(client: MemoryClient, **fields: int) -> dict[str, Any]:
-    """Move the clock; what it shows then."""
+    """Move the clock, and return its new state."""
     return shown(
         client.ask(RequestCode.CLOCK, {name: str(value) for name, value in fields.items()})
     )
@@ -79,7 +79,7 @@ def test_what_is_due_fires_to_the_millisecond(client: MemoryClient) -> None:
 
 
 def test_a_long_way_is_gone_step_by_step(client: MemoryClient) -> None:
-    """Each message fires at its own time: that is the time it is stored with."""
+    """Each message fires at its own time, and has that as its store time."""
     due = [START_MS + minutes * MINUTE_MS for minutes in range(1, 51)]
     for due_ms in due:
         client.send_message(body=str(due_ms), TIMER_DELIVER_MS=str(due_ms))
@@ -99,7 +99,7 @@ def test_more_than_one_step_fires_is_fired(client: MemoryClient) -> None:
 def test_it_is_set_forward_and_back(client: MemoryClient) -> None:
     client.send_message(TIMER_DELIVER_MS=str(START_MS + MINUTE_MS))
     assert move(client, to=START_MS - 1000)["nowMs"] == START_MS - 1000
-    # A relative time counts from what the clock shows.
+    # A relative time counts from the time of the clock.
     client.send_message(body="relative", TIMER_DELAY_SEC="2")
     assert move(client, to=START_MS + 1000)["fired"] == 1
     assert bodies(client.pull()) == ["relative"]
@@ -161,7 +161,7 @@ def test_the_time_outlives_a_restart(gateway: MemoryGateway) -> None:
 
 @pytest.fixture
 def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The machine's clocks are nine hours ahead of UTC."""
+    """Set the machine's time zone nine hours ahead of UTC."""
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "JST-9")
         time.tzset()

@@ -1,4 +1,4 @@
-"""What several gateways answer, made one answer, as at the address that workers share."""
+"""Responses of several gateways merged into one, as at the address that workers share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORKERS = ("broker-a-0", "broker-a-1", "broker-a-2")
 
 
 class Shared:
-    """Asks all workers, as the shared address does; one that is out does not answer."""
+    """Sends requests to all workers, as the shared address does. A worker in `out` does not answer."""
 
     def __init__(self, make_gateway: MakeGateway) -> None:
         self.gateways: list[MemoryGateway] = [
@@ -33,11 +33,11 @@ class Shared:
         self.out: set[int] = set()
 
     def try_ask(self, code: int, **fields: object) -> Whole:
-        """The answer, whatever it says."""
+        """Return the merged response, whatever its code."""
         return self.tell(code, b"", **fields)
 
     def tell(self, code: int, body: bytes, **fields: object) -> Whole:
-        """The answer to a request with a body."""
+        """Send a request with a body, and return the merged response."""
         ext = {name: str(value) for name, value in fields.items()}
         answers: dict[str, Command | None] = {
             name: None if number in self.out else client.ask(code, ext, body)
@@ -47,7 +47,7 @@ class Shared:
         return MERGES[code].decide(answers, decode_command(frame))
 
     def ask(self, code: int, **fields: object) -> Any:
-        """What the body of a success says."""
+        """Check for success, and return the decoded body."""
         whole = self.try_ask(code, **fields)
         assert whole.code == ResponseCode.SUCCESS, whole.remark
         return json.loads(whole.body)
@@ -57,7 +57,7 @@ class Shared:
             gateway.advance(milliseconds)
 
     def pages(self, code: int, name: str, **fields: object) -> list[list[Any]]:
-        """All pages of a list."""
+        """Return all pages of a list."""
         found, cursor = [], str(fields.pop("cursor", ""))
         while cursor is not None:
             page = self.ask(code, cursor=cursor, **fields)
@@ -67,7 +67,7 @@ class Shared:
         return found
 
     def look_up(self, **fields: object) -> list[str]:
-        """The ids of all that is found, page by page."""
+        """Return the ids of all messages found, page by page."""
         pages = self.pages(RequestCode.LOOK_UP_TIMERS, "messages", **fields)
         if "limit" in fields:
             assert max(map(len, pages)) <= int(str(fields["limit"]))
@@ -81,7 +81,7 @@ def shared(make_gateway: MakeGateway) -> Shared:
 
 @pytest.fixture
 def filled(shared: Shared) -> Shared:
-    """Twelve messages at the first two workers, two of each due at the same time; half of them have a key."""
+    """Twelve messages at the first two workers, two at a time with the same due time; eight of them have a key."""
     for number in range(12):
         properties = {
             "UNIQ_KEY": f"m{number:02}",
@@ -111,7 +111,7 @@ class TestPages:
         assert sorted(found) == [name for number, name in enumerate(ALL) if number % 3]
 
     def test_what_fired_and_was_aborted_comes_last_first(self, filled: Shared, limit: int) -> None:
-        """Many at the same time, at all workers, in queues of the same number."""
+        """Many have the same time, are at all workers, and are in queues with the same number."""
         filled.advance(3_000)
         for name in ("m10", "m06", "m08"):
             filled.ask(RequestCode.ABORT_TIMERS, id=name)
@@ -132,7 +132,7 @@ class TestPages:
         pages = shared.pages(RequestCode.LIST_RECURRING, "recurring", limit=limit, full="true")
         assert max(map(len, pages)) <= limit
         found = [(one["name"], one["bodySize"]) for page in pages for one in page]
-        # The one of that name is at two workers.
+        # The message with this name is at two workers.
         assert found == [(name, 1) for name in ["a", "a", "b", "c", "d", "e"]]
 
 
@@ -172,7 +172,7 @@ class TestManyAtOnce:
         monkeypatch.setattr(bulk, "COUNTED", 2)
 
     def change(self, shared: Shared, action: str, **fields: object) -> int:
-        """All steps; how many messages these were."""
+        """Make all steps, and return how many messages they changed."""
         changed, cursor = 0, ""
         while cursor is not None:
             asked = {"topic": "orders", "action": action, "cursor": cursor} | fields
@@ -247,7 +247,8 @@ class TestChanges:
         assert states == ["paused", "paused"]
 
     def test_of_a_name_at_two_workers_no_time_is_left_out(self, shared: Shared) -> None:
-        """Each tells 1,000 times at most: what the rarer one has behind the last of the other is not next."""
+        """Each worker returns at most 1,000 times. The times of the rarer one after the last of the other are not the
+        next ones."""
         for client, every in zip(shared.clients[:2], ("1m", "7m"), strict=True):
             ok(client.send_message("orders", TIDEGATE_NAME="pulse", TIDEGATE_EVERY=every))
         place = {"topic": "orders", "name": "pulse"}
@@ -255,7 +256,7 @@ class TestChanges:
         assert times == [START_MS + 60_000 * number for number in range(1, 1_001)]
 
     def test_an_abort_that_one_worker_refuses_is_refused(self, shared: Shared) -> None:
-        """What is true of a part is not true."""
+        """A result that is true for some workers only is not returned."""
         ok(shared.clients[0].send_message("orders", UNIQ_KEY="M", TIMER_DELAY_MS="1000"))
         ok(
             shared.clients[1].ask(
@@ -273,7 +274,7 @@ class TestChanges:
             assert done["outcome"] == "unknown"
 
     def test_the_refusal_of_the_one_that_has_it_counts(self, shared: Shared) -> None:
-        """The others only say that the handle is not theirs."""
+        """The other workers only answer that the handle is not theirs."""
         sent = shared.clients[1].send_message("orders", TIMER_DELAY_MS="1000").ext()
         asked = {"handle": sent["recallHandle"]}
         ok(
@@ -289,7 +290,7 @@ class TestChanges:
         assert done["outcome"] == "aborted"
 
     def test_an_offset_id_is_one_workers(self, shared: Shared) -> None:
-        """Each has a message of the same number."""
+        """Each worker has a message with the same number."""
         sent = [client.send_message("orders", TIMER_DELAY_MS="1000") for client in shared.clients]
         offset_id = sent[1].ext()["msgId"]
         assert shared.look_up(id=offset_id) == [sent[1].ext()["transactionId"]]
@@ -323,7 +324,7 @@ class TestNameServer:
         missing = shared.try_ask(RequestCode.GET_KV_CONFIG, **place)
         assert missing.code == ResponseCode.QUERY_NOT_FOUND
         assert shared.try_ask(RequestCode.PUT_KV_CONFIG, **place, value="v").code == 0
-        # A worker that came later does not have it.
+        # The first worker does not have it, like a worker that was added later.
         ok(shared.clients[0].ask(RequestCode.DELETE_KV_CONFIG, place))
         assert shared.try_ask(RequestCode.GET_KV_CONFIG, **place).ext == {"value": "v"}
         assert shared.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="n") == {
@@ -383,7 +384,7 @@ class TestWhoAnswers:
         assert (refused.remark or "").endswith("; done by broker-a-0, broker-a-2")
 
     def test_the_worker_is_named_that_refuses_what_others_answer(self) -> None:
-        """As a user that is not known to one of them."""
+        """An example is a user that one of the workers does not have."""
         refused = encode_response(1, ResponseCode.NO_PERMISSION, remark="User:bob is not found.")
         frames = {"broker-a-0": encode_response(1, 0, body=b"{}"), "broker-a-1": refused}
         answers = {

@@ -1,7 +1,7 @@
-"""Random work of clients at a whole gateway, compared after each step with a plain account of what there is.
+"""Random work of clients at a whole gateway, compared after each step with a plain model of its content.
 
-What it promises is said where its rules are, in `model`: `sending`, `transactions`, `pending`, `topics`, `consumers`,
-`pops`, `recurring` and `times`; `comparing` holds the gateway against the account, `world`.
+The modules of `model` say beside their rules what the gateway promises: `sending`, `transactions`, `pending`, `topics`,
+`consumers`, `pops`, `recurring` and `times`. `comparing` compares the gateway with the model, `world`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Progress of consumers (14, 15), and the ends and times of queues (29, 30, 31, 32)."""
+"""Progress of consumers (14, 15), and the first and last offsets and times of queues (29, 30, 31, 32)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ HOUR_MS = 3_600_000
 
 
 def place(topic: str = "orders", queue: int = 0, group: str | None = "consumers") -> dict[str, str]:
-    """The fields that name a queue, and the group where there is one."""
+    """Return the fields that name a queue, and the group if there is one."""
     fields = {"topic": topic, "queueId": str(queue)}
     return fields | {"consumerGroup": group} if group is not None else fields
 
 
 def commit(client: MemoryClient, offset: int, **where: str | int) -> Command:
-    """Note progress, of a group that has been heard of."""
+    """Commit an offset for a group, which is created first."""
     ext = place(**where) | {"commitOffset": str(offset)}  # type: ignore[arg-type]
     make_group(client, ext["consumerGroup"])
     return client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
 
 
 def make_group(client: MemoryClient, group: str = "consumers") -> None:
-    """Have a group known, where groups may come to be by themselves."""
+    """Create a group by asking for it, if groups may be created automatically."""
     client.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})
 
 
 def progress(client: MemoryClient, **where: str | int) -> int:
-    """What is noted."""
+    """Return the committed offset."""
     answer = client.ask(RequestCode.QUERY_CONSUMER_OFFSET, place(**where))  # type: ignore[arg-type]
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return int(answer.ext()["offset"])
@@ -82,7 +82,7 @@ class TestProgress:
     ) -> None:
         client.send_message()
         commit(client, 7)
-        # It is on disk within a second, with nothing else going on.
+        # It is on disk within a second, even with nothing else going on.
         gateway.advance(1_000)
         if crash:
             gateway.crash()
@@ -151,7 +151,7 @@ class TestProgress:
     def test_no_place_in_a_queue(self, client: MemoryClient, queue: int, offset: int) -> None:
         client.send_message()
         assert commit(client, offset, queue=queue).code == ResponseCode.SYSTEM_ERROR
-        # It must not spoil what is written with it.
+        # The refused commit must not spoil what is written with it.
         assert client.send_message().code == ResponseCode.SUCCESS
 
 
@@ -164,7 +164,7 @@ class TestNewGroup:
     def test_decides_itself_where_nothing_ever_was(
         self, client: MemoryClient, topic: str, queue: int
     ) -> None:
-        """As a real 5.5.0 broker answers."""
+        """A real 5.5.0 broker answers the same."""
         client.send_message()
         answer = client.ask(RequestCode.QUERY_CONSUMER_OFFSET, place(topic, queue))
         assert answer.code == ResponseCode.QUERY_NOT_FOUND
@@ -184,7 +184,7 @@ class TestNewGroup:
     def test_starts_with_the_first_message_of_a_topic_that_was_made_again(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """As with a real 5.5.0 broker, where such a topic begins at 0."""
+        """On a real 5.5.0 broker such a topic also begins at 0."""
         for _ in range(3):
             client.send_message()
             deleted = client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
@@ -216,7 +216,7 @@ class TestNewGroup:
 
 class TestEnds:
     def ends(self, client: MemoryClient, topic: str = "orders", queue: int = 0) -> tuple[int, int]:
-        """The least and the next offset."""
+        """Return the first and the next offset."""
         ext = place(topic, queue, None)
         return (
             int(client.ask(RequestCode.GET_MIN_OFFSET, ext).ext()["offset"]),
@@ -265,7 +265,7 @@ class TestEnds:
         answer = client.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext | {"timestamp": "5"})
         assert answer.ext()["offset"] == "0"
         client.ask(RequestCode.QUERY_CONSUMER_OFFSET, place(topic, queue))
-        # Nobody may fill the memory by asking for queues that are not there.
+        # Requests for missing queues must not fill the memory.
         assert len(gateway.store._queues) == known
 
     def test_earliest_time(self, gateway: MemoryGateway, client: MemoryClient) -> None:
@@ -284,7 +284,7 @@ class TestEnds:
 class TestByTime:
     @pytest.fixture
     def client(self, gateway: MemoryGateway, client: MemoryClient) -> MemoryClient:
-        """A queue with offsets 0 at 100 ms, 1 and 2 at 200 ms, 3 at 300 ms (a timed one)."""
+        """A queue with offset 0 at 100 ms, offsets 1 and 2 at 200 ms, and offset 3, a timed message, at 300 ms."""
         gateway.advance(50)
         client.send_message(TIMER_DELAY_MS="250")
         gateway.advance(50)
@@ -319,7 +319,7 @@ class TestByTime:
     def test_the_last_up_to_then(
         self, client: MemoryClient, ms: int, offset: int, boundary: str
     ) -> None:
-        """As a real 5.5.0 broker answers."""
+        """A real 5.5.0 broker answers the same."""
         assert self.search(client, ms, boundary) == offset
 
     def test_far_ahead(self, client: MemoryClient) -> None:

@@ -1,4 +1,4 @@
-"""Every request may come oneway, and is then never answered, whatever becomes of it."""
+"""Every request may be oneway, and then gets no response, whatever its outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of the gateway to its clients: numbering, answers, deadlines, lost connections."""
+"""Requests of the gateway to its clients: numbers, responses, deadlines, lost connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CODE = 307
 
 
 class FakePeer:
-    """A connection that keeps what it is sent."""
+    """A connection that keeps the commands sent to it."""
 
     def __init__(self) -> None:
         self.host = bytes(8)
@@ -31,14 +31,14 @@ class FakePeer:
 
 
 def answer_to(request: Command) -> Command:
-    """A client's answer."""
+    """Return a client's response to the request."""
     (frame,) = FrameBuffer().feed(encode_response(request.opaque, 0, body=b"yes"))
     return decode_command(frame)
 
 
 @pytest.fixture
 def reactor() -> Any:
-    """A reactor that stands still."""
+    """A reactor whose time stands still."""
     return TurnReactor()  # type: ignore[no-untyped-call]
 
 
@@ -49,7 +49,7 @@ def out(reactor: Any) -> Outgoing:
 
 
 class Asked:
-    """A request, and what its answers were."""
+    """A request with the responses it got."""
 
     def __init__(self, out: Outgoing, peer: FakePeer, timeout: float = 10) -> None:
         self.answers: list[Command | None] = []

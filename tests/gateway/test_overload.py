@@ -1,4 +1,4 @@
-"""Too much at once: each limit refuses in words that clients know, and what one does not read harms nobody else."""
+"""Overload: each limit refuses in terms that clients understand, and a client that does not read harms nobody else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TestWaitingRequests:
         assert refused.remark == (
             "[OVERLOAD]system busy, start flow control for a while: max_waiting_requests = 2 is reached"
         )
-        # One that need not wait is answered as ever, and so are those that wait.
+        # A request that need not wait gets its response as usual, and so do those that wait.
         assert len(gateway.connect().pull()) == 1
         client.send_message(body="new")
         answer = client.answer(first)
@@ -101,7 +101,7 @@ class TestAskedClients:
         assert refused is not None
         assert refused.code == ResponseCode.SYSTEM_BUSY
         assert len(worker.requests()) == 1
-        # The first one's time is over, so somebody else may ask.
+        # The first request has timed out, so another one is accepted.
         gateway.advance(60_000)
         assert client.answer(waiting) is not None
         assert client.answer(self.ask(client)) is None
@@ -117,7 +117,7 @@ class TestUnread:
         return gateway
 
     def greedy(self, gateway: MemoryGateway) -> MemoryClient:
-        """It has sent 50 pulls at once, whose answers would have 10 MB."""
+        """A client that has sent 50 pulls at once. Their responses would have 10 MB."""
         client = gateway.connect()
         client.stop_reading()
         for _ in range(50):

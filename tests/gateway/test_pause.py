@@ -18,7 +18,7 @@ def schedule(client: MemoryClient, name: str, delay_ms: int, topic: str = "order
 
 
 def set_paused(client: MemoryClient, code: int, topic: str = "orders") -> bool:
-    """Pause or resume; whether that changed anything."""
+    """Pause or resume, and return whether that changed anything."""
     answer = client.ask(code, {"topic": topic})
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return bool(json.loads(answer.body)["changed"])
@@ -35,7 +35,7 @@ def resume(client: MemoryClient, topic: str = "orders") -> bool:
 
 
 def paused(client: MemoryClient) -> list[dict[str, Any]]:
-    """All paused topics."""
+    """Return all paused topics."""
     answer = client.ask(RequestCode.LIST_PAUSED_TOPICS)
     topics: list[dict[str, Any]] = json.loads(answer.body)["topics"]
     return topics
@@ -64,7 +64,7 @@ def test_nothing_fires_until_it_is_resumed(gateway: MemoryGateway, client: Memor
         {"topic": "orders", "sinceMs": START_MS, "waiting": 3, "resumed": False}
     ]
     assert resume(client)
-    # At the time of resumption, in the order of due times.
+    # They arrive when the topic resumes, in the order of due times.
     assert bodies(client.pull()) == ["a", "b", "c"]
     assert paused(client) == []
     assert [one["movedMs"] for one in client.look_up(key="a", state="fired")] == [START_MS + 1_000]
@@ -172,7 +172,7 @@ def test_the_answers_are_true(client: MemoryClient) -> None:
 def test_a_long_overdue_message_does_not_count_as_late(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    """The figures are those of the firing, not of how long somebody paused it."""
+    """The figures measure how well the gateway fires, not how long somebody paused the topic."""
     schedule(client, "a", 100)
     pause(client)
     gateway.advance(60_000)
@@ -183,7 +183,7 @@ def test_a_long_overdue_message_does_not_count_as_late(
 
 
 def test_ends_when_the_topic_is_deleted(gateway: MemoryGateway, client: MemoryClient) -> None:
-    """Neither does what waited stay for ever, nor is a topic paused that is made anew under the name."""
+    """The waiting messages go too, and a new topic with the name is not paused."""
     schedule(client, "old", 100)
     pause(client)
     gateway.advance(1_000)

@@ -1,4 +1,4 @@
-"""Pops: each message for one consumer for some time; acknowledged, put off, or back again."""
+"""Pops: each message goes to one consumer for some time, and is then acknowledged, postponed or delivered again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INVISIBLE_MS = 10_000
 
 
 def pop_fields(gateway: MemoryGateway, **fields: object) -> dict[str, str]:
-    """The fields of a pop as Java writes them."""
+    """Return the fields of a pop as Java writes them."""
     wanted: dict[str, object] = {
         "consumerGroup": "consumers",
         "topic": "orders",
@@ -60,7 +60,7 @@ def send(client: MemoryClient, *texts: str, queue: int = 0, **properties: str) -
 
 
 def handles(answer: Command) -> list[str]:
-    """What the Java client makes of an answer: a handle for each message, in order."""
+    """Return the handles that the Java client makes of a response: one for each message, in order."""
     ext = answer.ext()
     starts = dict(part.rsplit(" ", 1) for part in ext["startOffsetInfo"].split(";"))
     return [
@@ -136,7 +136,7 @@ class TestPop:
         send(client, "x", TAGS="X")
         send(client, "y", TAGS="Y", size="3")
         assert bodies(pop(gateway, client, exp="Y")) == ["y"]
-        # What was passed over is passed for good.
+        # A message that the filter skipped is skipped for good.
         assert pop(gateway, client) == []
         sql = {"consumerGroup": "other", "expType": "SQL92", "exp": "size > 2"}
         assert bodies(pop(gateway, client, **sql)) == ["y"]
@@ -164,7 +164,7 @@ class TestPop:
         for queue in range(queues):
             client.send_batch([("-", {})] * each, "wide", queue=queue)
         wanted = {"topic": "wide", "expType": kind, "exp": expression, "pollTime": 15_000}
-        # A notification takes nothing: it says that a pop is worth while.
+        # A notification takes no message: it only reports that a pop would find one.
         told = client.ask(RequestCode.NOTIFICATION, pop_fields(gateway, **wanted))
         assert told.ext()["hasMsg"] == "true"
         answer = ask_pop(gateway, client, **wanted)
@@ -255,7 +255,7 @@ class TestPop:
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
         send(client, "a", "b")
-        # The queue still has its first message, so it is young: nobody misses anything.
+        # The queue still has its first message, so it is young. The group gets all its messages.
         assert bodies(pop(gateway, client, initMode=1)) == ["a", "b"]
         client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
         send(client, "c", "d")
@@ -303,7 +303,7 @@ class TestPop:
     def test_takes_up_a_reset_and_a_look_does_not(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """Until then what a consumer reports is of before the reset."""
+        """Until then, offsets that a consumer commits are from before the reset."""
         send(client, "a", "b")
         pop(gateway, client)
         reset = {"topic": "orders", "group": "consumers", "timestamp": "0", "isForce": "true"}
@@ -319,7 +319,7 @@ class TestPop:
     def test_progress_past_the_end_passes_over_nothing_that_comes(
         self, gateway: MemoryGateway, client: MemoryClient, order: str, wait_ms: int
     ) -> None:
-        """A consumer that pulled reported its place in a queue that was longer, as before a copy was put back."""
+        """A pulling consumer committed its offset when the queue was longer, for example before a copy was restored."""
         send(client, "old")
         ok(put_group(client, "consumers"))
         ok(commit_offset(client, "orders", 0, 9, "consumers"))
@@ -433,7 +433,7 @@ class TestWaiting:
         for one in waiting:
             self.park(gateway, one)
         where = {"consumerGroup": "consumers", "topic": "orders", "queueId": "-1"}
-        # A notification takes nothing, and is no pop.
+        # A notification takes no message, and does not count as a pop.
         told = {**where, "pollTime": "5000", "bornTime": str(gateway.now_ms)}
         gateway.connect().send(RequestCode.NOTIFICATION, told)
         for left in ("2", "1", "0"):
@@ -449,7 +449,7 @@ class TestWaiting:
         for _ in range(2):
             self.park(gateway, client)
         assert ask_pop(gateway, client, pollTime=15_000).code == ResponseCode.POLLING_FULL
-        # Another group or queue has room of its own.
+        # Other groups and queues have limits of their own.
         self.park(gateway, client, queueId=1)
 
     def test_no_longer_than_clients_wait_for_an_answer(
@@ -482,7 +482,7 @@ class TestWaiting:
     def test_who_leaves_just_before_a_message_comes_counts_no_more(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """One that pops in order waits at its queue alone, and what comes there is the last that it is told."""
+        """A pop in order waits at its queue alone, and is not woken again after a message arrived there."""
         send(client, "a")
         pop(gateway, client)
         leaving = gateway.connect()
@@ -512,7 +512,7 @@ class TestBack:
         assert properties["1ST_POP_TIME"] == str(popped_ms)
         assert properties["ORIGIN_GROUP"] == "consumers"
         assert properties["TAGS"] == "X"
-        # It brings its handle with it, since the client cannot make it of another topic's name.
+        # The message carries its handle, because the client cannot make one from another topic's name.
         assert [properties["POP_CK"]] == handles(answer)
         assert answer.ext()["startOffsetInfo"] == "1 0 0"
         rate = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": "orders@consumers"}
@@ -551,7 +551,7 @@ class TestBack:
     def test_whatever_is_damaged_of_one_the_others_come_back(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        # Too large to be packed, so no checksum tells that its record is not whole.
+        # The record is too large to be packed, so it has no checksum that would show the damage.
         send(client, "x" * 6_000, "a")
         assert len(pop(gateway, client)) == 2
         with damaged_row(gateway, "messages", (1).to_bytes(8), lambda stored: stored[:-5]):
@@ -650,7 +650,9 @@ class TestBack:
         for topic, group in (("orders", "a"), ("b_c", "a"), ("c", "none")):
             ok(client.send_message(topic, body=topic))
             assert len(pop(gateway, client, topic=topic, consumerGroup=group)) == 1
-        put_group(client, "a_b")  # of which messages of c would come back where those of b_c do
+        put_group(
+            client, "a_b"
+        )  # messages of c for it would come back in the topic where those of b_c do
         gateway.advance(INVISIBLE_MS + 500)
         for topic in ("orders", "c"):
             ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
@@ -971,7 +973,7 @@ def test_who_asks_for_no_message_gets_none(
 def test_looks_pass_over_a_queue_that_cannot_be_read(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    """As pops do: who waits by a notification was told of an error, and never of what came."""
+    """Pops skip it too. Clients that waited by a notification once got an error, and no notice of later messages."""
     for queue in (0, 1):
         send(client, "a", queue=queue)
     row = queue_prefix(b"orders", 0) + bytes(8)

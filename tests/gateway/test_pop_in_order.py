@@ -1,4 +1,4 @@
-"""Pops in order: one at a time for a queue and a group, and again from the first that is not acknowledged."""
+"""Pops in order: one at a time for a queue and a group, repeated from the first message that is not acknowledged."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class TestOneAtATime:
     def test_a_topic_that_nobody_may_read_a_queue_of(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """There is nothing to wait at, so who waited was never answered, and counted as waiting for ever."""
+        """There is no queue to wait at. Such a client never got a response, and counted as waiting for ever."""
         create_topic(client, "orders", readQueueNums="0")
         anywhere = {"order": "true", "queueId": -1}
         for _ in range(2):
@@ -152,7 +152,7 @@ class TestOneAtATime:
     def test_where_what_comes_back_cannot_be_read(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """It has nothing that is popped in order: no queue is left out in its place."""
+        """That queue has nothing for pops in order, so no other queue is left out because of it."""
         send(client, "a")
         come_back = queue_prefix(retry_topic("orders", "consumers").encode(), 0)
         with damaged_row(gateway, "ends", come_back, lambda _: b"short"):
@@ -336,7 +336,7 @@ class TestAck:
         }
         answer = client.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
         assert answer.code == ResponseCode.SUCCESS
-        # Neither the block nor the acknowledgement of what was popped before the reset counts.
+        # Neither the block nor the acknowledgement of messages popped before the reset counts.
         assert ack(client, handle).code == ResponseCode.SUCCESS
         assert pop_texts(gateway, client) == ["a", "b", "c"]
 
@@ -407,7 +407,7 @@ class TestPutOff:
         answer = client.answer(opaque)
         assert answer is not None
         assert bodies(decode_messages(answer.body)) == ["a"]
-        # Its time of the first pop ends before that of the second, and wakes nobody.
+        # The invisible time of the first pop ends before that of the second, and wakes nobody.
         opaque = client.send(RequestCode.POP_MESSAGE, pop_fields(gateway, **ORDER, pollTime=15_000))
         gateway.advance(INVISIBLE_MS - 1_000)
         assert client.answer(opaque) is None
@@ -439,7 +439,7 @@ class TestPutOff:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 7)), max_size=12))
 def test_no_message_overtakes_another(steps: list[tuple[int, int]]) -> None:
-    """Whatever is popped and acknowledged, each message is first delivered after all before it were."""
+    """Whatever is popped and acknowledged, each message is first delivered after all earlier ones."""
     with TemporaryDirectory() as folder, closing(MemoryGateway(Path(folder))) as gateway:
         client = gateway.connect()
         texts = [str(number) for number in range(8)]

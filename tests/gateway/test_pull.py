@@ -1,4 +1,4 @@
-"""Pulls that are answered at once: every code with its offsets, filters, limits, checks."""
+"""Pulls that get their response at once: every code with its offsets, filters, limits and checks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 
 
 def offsets(answer: Command) -> tuple[int, int, int]:
-    """Next, least and greatest offset as an answer has them."""
+    """Return the next, first and last offset of a response."""
     ext = answer.ext()
     return int(ext["nextBeginOffset"]), int(ext["minOffset"]), int(ext["maxOffset"])
 
 
 def send(client: MemoryClient, *tags: str) -> None:
-    """Send a message for each tag, an empty one for none; the body is the tag."""
+    """Send a message for each tag, with the tag as body. An empty tag is none."""
     client.send_batch((tag or "-", {"TAGS": tag}) for tag in tags)
 
 
@@ -142,7 +142,7 @@ class TestTags:
         assert len(decode_messages(client.ask(RequestCode.PULL_MESSAGE, ext).body)) == 2
 
     def test_tags_with_one_hash_pass(self, client: MemoryClient) -> None:
-        """As upstream: the client looks at the tag itself."""
+        """As upstream: the client compares the tag itself."""
         send(client, "Aa", "BB", "C")
         assert bodies(client.pull(tags="Aa")) == ["Aa", "BB"]
 
@@ -253,7 +253,7 @@ class TestChecks:
         )
 
     def test_nothing_is_told_of_what_has_not_fired(self, client: MemoryClient) -> None:
-        """Upstream lets anybody read the parked messages of all topics."""
+        """Upstream lets any client read the parked messages of all topics."""
         client.send_message("orders", "secret", TIMER_DELAY_MS="1000")
         client.send_message("orders", "secret", DELAY="1")
         for topic in ("rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"):
@@ -261,7 +261,7 @@ class TestChecks:
 
 
 class TestSubscriptionOfTheGroup:
-    """A pull without a subscription goes by the group's heartbeats."""
+    """A pull without a subscription uses the one in the group's heartbeats."""
 
     def test_nobody_is_there(self, client: MemoryClient) -> None:
         client.send_message()

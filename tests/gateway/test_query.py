@@ -1,4 +1,4 @@
-"""Finding messages as existing tools do (12, 33), before and after they fire."""
+"""Finding messages by the requests of existing tools (12, 33), before and after they fire."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def query(
     end: int = 2**63 - 1,
     **more: str,
 ) -> Command:
-    """The answer to a query by key; `more` makes it one by id."""
+    """Query by key, or by id with the fields of `more`, and return the response."""
     ext = {
         "topic": topic,
         "key": key,
@@ -35,7 +35,7 @@ def query(
 
 
 def found(client: MemoryClient, key: str, topic: str = "orders", **options: object) -> list[str]:
-    """The bodies of what a query finds."""
+    """Return the bodies of the messages that a query finds."""
     answer = query(client, key, topic, **options)  # type: ignore[arg-type]
     if answer.code != ResponseCode.SUCCESS:
         assert (answer.code, answer.remark) == (
@@ -78,7 +78,7 @@ def test_an_answer_has_no_more_messages_than_clients_take_at_once(client: Memory
 
 
 def test_by_tag_is_refused(client: MemoryClient) -> None:
-    """What has the tag as its key is not what was asked for."""
+    """A message with that text as its key would be a wrong result."""
     client.send_message("orders", KEYS="red")
     answer = query(client, "red", indexType="T")
     assert answer.code == ResponseCode.INVALID_PARAMETER
@@ -210,7 +210,7 @@ class TestTimes:
         assert len(found(client, "ID1", begin=begin, end=end, indexType="U")) == expected
 
     def test_of_firing(self, gateway: MemoryGateway, client: MemoryClient) -> None:
-        """Who looks around the time of delivery finds it, and so does who looks around that of sending."""
+        """A search around the time of delivery finds the message, and so does one around the time of sending."""
         client.send_message(KEYS="k", TIMER_DELAY_MS=str(48 * HOUR_MS))
         gateway.jump(48 * HOUR_MS)
         client = gateway.connect()

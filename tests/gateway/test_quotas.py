@@ -1,4 +1,4 @@
-"""Limits of topics: held messages, rate, furthest time and retention."""
+"""Limits of topics: pending messages, rate, furthest time and retention."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TestHeldMessages:
             "timer message is under flow control: topic orders holds 2 messages that have not fired, "
             "and may hold 2 (attribute max.held.messages of the topic)"
         )
-        ok(client.send_message())  # what is not for later is not held
+        ok(client.send_message())  # a message that is not for later is not counted
         ok(hold(client, "bills"))
         client.abort(id="A")
         ok(hold(client))
@@ -59,7 +59,7 @@ class TestHeldMessages:
     def test_many_in_one_turn_are_counted(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """The count is right before the batch is committed."""
+        """The count is right even before the batch is committed."""
         limit(client, "+max.held.messages=3")
         ext = client.send_fields(properties="TIMER_DELAY_SEC\x0160\x02")
         opaques = [client.send(RequestCode.SEND_MESSAGE_V2, ext, b"x") for _ in range(5)]
@@ -157,7 +157,7 @@ class TestHeldBytes:
         assert hold(client).code == ResponseCode.SYSTEM_ERROR
 
     def test_the_count_is_what_is_there(self, gateway: MemoryGateway, client: MemoryClient) -> None:
-        """Kept over whatever happens to messages, and over restarts."""
+        """The count stays right whatever happens to messages, and over restarts."""
         for number in range(20):
             client.send_message(UNIQ_KEY=f"A{number}", TIMER_DELAY_SEC=str(10 + number))
         first = gateway.store.held.sizes_of(b"orders")

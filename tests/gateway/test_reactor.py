@@ -1,4 +1,4 @@
-"""The reactor's turns: however many sockets are ready, one turn hears of some."""
+"""The reactor's turns: however many sockets are ready, one turn reads from only some."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ MANY = SOCKETS_AT_ONCE + SOCKETS_AT_ONCE // 2
 
 
 class _Cpu:
-    """The time module, whose CPU time goes on by what readers take."""
+    """Stands in for the module `time`; its CPU time grows by the cost of each read."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.each = 0.0
-        """Seconds that hearing one reader takes."""
+        """CPU seconds that one reader takes."""
 
     def thread_time(self) -> float:
         return self.seconds
 
 
 class _Reader(FileDescriptor):
-    """A pipe with a byte in it, which is never read: it is ready in each turn."""
+    """A pipe with a byte that is never read, so it is ready in each turn."""
 
     def __init__(self, reactor: Any, heard: Counter[int], cpu: _Cpu) -> None:
         super().__init__(reactor)
@@ -70,7 +70,7 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> _Cpu:
 
 @pytest.fixture
 def heard(reactor: Any, cpu: _Cpu) -> Iterator[Counter[int]]:
-    """How often each of `MANY` readers was heard."""
+    """Count how often each of `MANY` readers was called."""
     heard: Counter[int] = Counter()
     with ExitStack() as pipes:
         for _ in range(MANY):
@@ -82,7 +82,7 @@ def heard(reactor: Any, cpu: _Cpu) -> Iterator[Counter[int]]:
 
 
 def in_a_turn(reactor: Any, heard: Counter[int]) -> int:
-    """How many a turn hears."""
+    """Run one turn, and return how many readers it called."""
     before = heard.total()
     reactor.doIteration(0)
     return heard.total() - before
@@ -90,7 +90,7 @@ def in_a_turn(reactor: Any, heard: Counter[int]) -> int:
 
 def test_many_sockets_have_their_share_in_several_turns(reactor: Any, heard: Counter[int]) -> None:
     assert in_a_turn(reactor, heard) == SOCKETS_AT_ONCE
-    # Those that had none are first, though the others are ready again.
+    # Readers that were not called come first, though the others are ready again.
     reactor.doIteration(0)
     assert len(heard) == MANY
 
@@ -101,13 +101,13 @@ def test_where_sockets_have_much_to_say_a_turn_hears_of_fewer(
     monkeypatch.setattr(turns, "HEARING_SECONDS", 1.0)
     cpu.each = 1 / 32
     assert in_a_turn(reactor, heard) == SOCKETS_AT_ONCE
-    # So it goes on, as long as they have.
+    # This continues as long as the readers take that time.
     assert [in_a_turn(reactor, heard) for _ in range(5)] == [32, 64, 32, 64, 32]
     cpu.each = 1.0
     in_a_turn(reactor, heard)
     few = FEW_SOCKETS
     assert [in_a_turn(reactor, heard) for _ in range(5)] == [few, 2 * few, few, 2 * few, few]
-    # While hardly any are ready, nobody knows what they will have to say.
+    # While hardly any sockets are ready, the reactor cannot know how long the others will take.
     _, *silent = (one for one in reactor.getReaders() if isinstance(one, _Reader))
     for reader in silent:
         reactor.removeReader(reader)

@@ -1,4 +1,4 @@
-"""Taking messages back: the answer is the truth, by whatever name the message goes."""
+"""Recalls: the response is true, by whatever name the message is recalled."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 
 
 def handle_of(client: MemoryClient, **properties: str) -> str:
-    """Send a timed message; its handle."""
+    """Send a timed message, and return its handle."""
     answer = client.send_message(properties=properties)
     assert answer.code == ResponseCode.SUCCESS
     return answer.ext()["recallHandle"]
 
 
 def encode(text: str) -> str:
-    """A handle that says this."""
+    """Return a handle with this text."""
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
@@ -77,7 +77,7 @@ class TestHandle:
 
 
 class TestOutcomes:
-    """What a stock client sees where there is nothing to take back (a real broker says success)."""
+    """Responses to a stock client if there is nothing to recall (a real broker responds with success)."""
 
     def expect(self, client: MemoryClient, handle: str, remark: str, outcome: str) -> None:
         answer = client.recall("orders", handle)
@@ -118,7 +118,7 @@ class TestOutcomes:
     def test_a_send_that_the_client_repeated(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """A client that got no answer sends again with the same id; one recall takes back both."""
+        """A client that got no response sends again with the same id. One recall aborts both messages."""
         handle_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
         handle = handle_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS="600")
         assert client.recall("orders", handle).code == ResponseCode.SUCCESS
@@ -143,7 +143,7 @@ class TestOutcomes:
         assert bodies(client.pull()) == ["again"]
 
     def test_and_taken_back_again(self, gateway: MemoryGateway, client: MemoryClient) -> None:
-        """Of several with one id, what matters is whether one was still pending."""
+        """If several messages have the id, the outcome depends on whether one was still pending."""
         for _ in range(3):
             handle = handle_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
             assert client.recall("orders", handle).code == ResponseCode.SUCCESS
@@ -156,7 +156,7 @@ class TestOutcomes:
 
 
 class TestRefusals:
-    """In the order of RecallMessageProcessor: of two faults the first one is named."""
+    """Checks are in the order of RecallMessageProcessor: of two faults, the first one is named."""
 
     @pytest.mark.parametrize(
         ("topic", "text", "code", "remark"),
@@ -233,7 +233,7 @@ class TestDeleteOrder:
         assert client.look_up(id="DEL", state="any") == []
 
     def test_by_offset_id(self, gateway: MemoryGateway, client: MemoryClient) -> None:
-        """All that a client knows which gives its messages no id."""
+        """A client that gives its messages no id has only this name."""
         target = client.send_message(TIMER_DELAY_MS="500").ext()["msgId"]
         no_such = (13, f"recall failed, no such message: {target}")
         assert self.order(client, target, "bills") == no_such
@@ -273,7 +273,7 @@ class TestDeleteOrder:
         assert [one["state"] for one in client.look_up(id="ID1")] == ["pending"]
 
     def test_not_in_a_batch(self, client: MemoryClient) -> None:
-        """Where nobody would say whether it was true."""
+        """The response to a batch could not say whether the recall succeeded."""
         handle_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
         order = {"TIMER_DEL_UNIQKEY": "ID1", "TIMER_DELAY_MS": "1"}
         answer = client.send_batch([("x", {}), ("y", order)])
@@ -357,7 +357,7 @@ class TestAbort:
     def test_redeliveries_are_not_aborted_by_the_way(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """A retried message keeps its id; whoever aborts the original must not lose the retry."""
+        """A retried message keeps its id. An abort of the original must not lose the retry."""
         client.send_message("orders", UNIQ_KEY="ID1")
         [message] = client.pull()
         client.ask(
@@ -407,7 +407,7 @@ class TestAgainstFiring:
     def test_in_the_turn_in_which_it_is_due(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """Either the abort or the firing wins, and the answer says which."""
+        """Either the abort or the firing wins, and the response says which."""
         handle = handle_of(client, TIMER_DELAY_MS="500")
         gateway.advance(499)
         gateway.reactor.rightNow += 0.001

@@ -1,4 +1,4 @@
-"""When recurring messages fire: cron in time zones, changes to and from summer time, periods, misfires."""
+"""When recurring messages fire: cron in time zones, changes of summer time, periods, misfires."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ MINUTE = 60_000
 
 
 def ms(text: str, zone: str = "UTC") -> int:
-    """Epoch ms of a time in a zone."""
+    """Return the epoch ms of a time in a zone."""
     return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
 
 
 def rule(**asked: str | int) -> Rule:
-    """A rule that is made at noon."""
+    """Make a rule at noon."""
     return make_rule(NOON, **asked)  # type: ignore[arg-type]
 
 
 def times(cron: str, zone: str, after: str, count: int) -> list[str]:
-    """The next times of an expression in UTC, from a time of its zone on."""
+    """Return the next times of an expression in UTC, after a time in its zone."""
     found = rule(cron=cron, zone=zone).times_after(ms(after, zone), 0)
     return [
         datetime.fromtimestamp(one / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -61,7 +61,7 @@ def times(cron: str, zone: str, after: str, count: int) -> list[str]:
         ("0 0 29 2 *", "UTC", "2096-03-01", ["2104-02-29T00:00:00"]),
         ("0 9 * * MON#2", "UTC", "2027-05-01", ["2027-05-10T09:00:00", "2027-06-14T09:00:00"]),
         ("0 9 LW * *", "UTC", "2027-05-01", ["2027-05-31T09:00:00", "2027-06-30T09:00:00"]),
-        # Both days named: either will do, as in any cron.
+        # If both kinds of days are given, either may match, as in any cron.
         ("0 0 13 * FRI", "UTC", "2027-08-01", ["2027-08-06T00:00:00", "2027-08-13T00:00:00"]),
         ("0 0 1 1 SUN", "UTC", "2027-12-30", ["2028-01-01T00:00:00", "2028-01-02T00:00:00"]),
     ],
@@ -75,17 +75,17 @@ def test_cron(cron: str, zone: str, after: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("cron", "after", "expected"),
     [
-        # What clocks leave out fires when they are past it, once.
+        # Times that clocks skip fire once, as soon as clocks are past them.
         ("30 2 * * *", "2027-03-27T12:00", ["2027-03-28T01:00:00", "2027-03-29T00:30:00"]),
         ("0,30 2 * * *", "2027-03-27T12:00", ["2027-03-28T01:00:00", "2027-03-29T00:00:00"]),
         ("0 2,3 * * *", "2027-03-27T12:00", ["2027-03-28T01:00:00", "2027-03-29T00:00:00"]),
         ("59 1 * * *", "2027-03-27T12:00", ["2027-03-28T00:59:00", "2027-03-28T23:59:00"]),
         ("0 3 * * *", "2027-03-27T12:00", ["2027-03-28T01:00:00", "2027-03-29T01:00:00"]),
-        # What they show twice fires the first time only.
+        # Times that clocks show twice fire the first time only.
         ("30 2 * * *", "2027-10-30T12:00", ["2027-10-31T00:30:00", "2027-11-01T01:30:00"]),
         ("0,30 2 * * *", "2027-10-31T02:00", ["2027-10-31T00:30:00", "2027-11-01T01:00:00"]),
         ("0 3 * * *", "2027-10-30T12:00", ["2027-10-31T02:00:00", "2027-11-01T02:00:00"]),
-        # With a star for the minute or the hour it goes by elapsed time.
+        # With a star for the minute or the hour, elapsed time counts.
         (
             "*/30 * * * *",
             "2027-10-31T02:00",
@@ -133,7 +133,7 @@ def test_changes_of_the_clock_at_midnight_and_by_half_an_hour(
 
 
 def test_a_time_that_is_decades_away_is_found_in_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not from each change of the clock on, of which there are two each year."""
+    """The search does not begin again at each change of the clock, of which each year has two."""
     of = rule(cron="0 */24 30 2 SUN#5", zone=BERLIN)
     looked_at = look(monkeypatch)
     assert of.next_after(ms("2026-02-01"), 0) == ms("2032-02-28T23:00")
@@ -163,7 +163,7 @@ CHANGES = st.sampled_from(
 def test_by_elapsed_time_it_fires_whenever_clocks_show_it(
     minute: str, hour: str, day: str, change: tuple[str, str], ahead: int
 ) -> None:
-    """Of every minute around a change of the clocks."""
+    """The test checks every minute around a change of the clocks."""
     assume(minute.startswith("*") or hour.startswith("*"))
     zone, date = change
     begin_ms = ms(date, zone) + ahead * 60_000
@@ -180,12 +180,12 @@ def test_by_elapsed_time_it_fires_whenever_clocks_show_it(
 
 
 def test_in_the_second_of_two_equal_hours_nothing_fires_again() -> None:
-    second = ms("2027-10-31T01:15")  # 2:15 in Berlin, for the second time
+    second = ms("2027-10-31T01:15")  # 2:15 in Berlin for the second time that day
     assert rule(cron="0,30 2 * * *", zone=BERLIN).next_after(second, 0) == ms("2027-11-01T01:00")
 
 
 def test_a_day_that_a_zone_left_out() -> None:
-    """Samoa had no 2011-12-30: what was for that day fired when it was over."""
+    """Samoa had no 2011-12-30: what was planned for that day fired when it was over."""
     assert times("0 9 30 12 *", "Pacific/Apia", "2011-12-01", 2) == [
         "2011-12-30T10:00:00",
         "2012-12-29T19:00:00",
@@ -211,12 +211,12 @@ def test_times_only_go_on_and_are_what_the_fields_say(
     try:
         of = rule(cron=seconds + " ".join(fields), zone=zone)
     except RuleError:
-        return  # such as the 28th to 31st of no month
+        return  # for example the 31st of a month that has no such day
     found = list(islice(of.times_after(after_ms, 0), 4))
     assert found == sorted(set(found))
     assert all(one > after_ms for one in found)
     for one in found:
-        # Asked from anywhere in between, the answer is the same.
+        # The answer is the same from any time in between.
         assert of.next_after(max(after_ms, one - 1), 0) == one
         if zone == "UTC":
             moment = datetime.fromtimestamp(one / 1000, UTC)
@@ -245,7 +245,7 @@ def test_the_last_time_until_now(
 
 
 def look(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
-    """From where on times of cron expressions are looked for from now on."""
+    """Record from which times on searches for cron times start."""
     looked_at = []
 
     class Looked(CronSim):
@@ -273,7 +273,7 @@ def test_the_last_of_those_that_were_missed_is_found_in_few_looks_and_once_for_a
     looked_at = look(monkeypatch)
     for _ in range(2):
         rule(cron=cron, zone=BERLIN).last_until(planned_ms + missed_ms, planned_ms, 0)
-    # Each rule is checked when it is made.
+    # Making a rule checks it, which takes one search.
     assert len(looked_at) <= looks + 2
 
 
@@ -425,7 +425,7 @@ def test_misfires(
     following: int,
     misfired: bool,
 ) -> None:
-    """What was planned for noon, every ten seconds, when it is later than that."""
+    """A rule for every ten seconds, planned for noon, is handled later than noon."""
     of = rule(**asked)
     turn = of.turn(policy, NOON, NOON + late_ms, NOON - 10_000, MINUTE)
     planned_ms = NOON + planned * 10_000 if planned is not None else None

@@ -1,4 +1,4 @@
-"""Recurring messages at a gateway: set by sends, fired at their times, listed, changed, and over restarts."""
+"""Recurring messages at a gateway: set by sends, fired at their times, listed, changed, and kept over restarts."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def gateway(make_gateway: MakeGateway) -> MemoryGateway:
 
 
 def put(client: MemoryClient, body: str = "tick", **properties: str) -> dict[str, str]:
-    """Set a recurring message called nightly; what the answer says."""
+    """Set a recurring message called nightly, and return the fields of the response."""
     answer = try_to_put(client, body, **properties)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return answer.ext()
 
 
 def try_to_put(client: MemoryClient, body: str = "tick", **properties: str) -> Command:
-    """Send a recurring message's order, whatever the answer."""
+    """Send the order for a recurring message, and return the response whatever its code."""
     named = {"name": "nightly"} | properties
     return client.send_message(
         "orders", body, {f"TIDEGATE_{name.upper()}": value for name, value in named.items()}
@@ -55,7 +55,7 @@ def order(client: MemoryClient, what: str, name: str = "nightly") -> Command:
 
 
 def listed(client: MemoryClient, **fields: str) -> list[dict[str, Any]]:
-    """What `tidegate recurring list` is told."""
+    """Return what `tidegate recurring list` gets."""
     answer = client.ask(RequestCode.LIST_RECURRING, fields)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     found: list[dict[str, Any]] = json.loads(answer.body)["recurring"]
@@ -63,19 +63,19 @@ def listed(client: MemoryClient, **fields: str) -> list[dict[str, Any]]:
 
 
 def change(client: MemoryClient, what: str, name: str = "nightly") -> Command:
-    """What `tidegate recurring pause` and its like ask."""
+    """Send the request of `tidegate recurring pause` and similar commands."""
     return client.ask(
         RequestCode.CHANGE_RECURRING, {"topic": "orders", "name": name, "change": what}
     )
 
 
 def planned(messages: list[Message]) -> list[int]:
-    """The times that messages were planned for, in ms since the tests' time began."""
+    """Return the planned times of messages, in ms since the start of the tests' time."""
     return [int(properties_of(message)["TIDEGATE_PLANNED_MS"]) - START_MS for message in messages]
 
 
 def entered(messages: list[Message]) -> list[int]:
-    """The times at which messages entered their queue, in ms since the tests' time began."""
+    """Return when messages entered their queue, in ms since the start of the tests' time."""
     return [message.store_ms - START_MS for message in messages]
 
 
@@ -143,7 +143,7 @@ def test_a_waiting_consumer_is_woken(gateway: MemoryGateway, client: MemoryClien
 
 
 def test_cron_in_a_zone(gateway: MemoryGateway, client: MemoryClient) -> None:
-    # The tests' time begins on Friday, 2027-01-15, 8:00 UTC, which is 13:30 in Kolkata.
+    # The tests' time starts on Friday, 2027-01-15, 8:00 UTC, which is 13:30 in Kolkata.
     answer = put(client, cron="0 14 * * MON-FRI", zone="Asia/Kolkata")
     assert int(answer["nextMs"]) == START_MS + 30 * MINUTE
     gateway.jump(30 * MINUTE)
@@ -168,7 +168,7 @@ def test_they_fire_beside_timed_messages(gateway: MemoryGateway, client: MemoryC
     gateway.advance(5 * SECOND)
     messages = client.pull_all()
     assert bodies(messages) == ["first", "recurring", "timed", "recurring"]
-    # Whatever comes next, each is on time: nothing else happens in these milliseconds.
+    # Each one is on time whichever is next, though nothing else happens in these milliseconds.
     assert entered(messages) == [1_001, 2_003, 3_007, 4_006]
 
 
@@ -205,7 +205,7 @@ def test_it_ends_at_its_end(gateway: MemoryGateway, client: MemoryClient) -> Non
 def test_set_again_with_the_same_rule_it_goes_on(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    """So a program may set it whenever it starts, and be started more often than the period is long."""
+    """A program may thus set it at each of its starts, even if it starts more often than the period."""
     put(client, "old", every="10s", count="2")
     gateway.advance(7 * SECOND)
     answer = put(client, "new", every="10s", count="2", misfire="DO_NOTHING")
@@ -229,7 +229,7 @@ def test_set_again_with_another_rule_it_begins_anew(
 def test_one_that_is_nearly_over_can_be_set_again(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    """A period without a start would begin too late if it began now; but it goes on."""
+    """A period without a start time would begin too late if it began now. But it continues the old one."""
     end = str(START_MS + 25 * SECOND)
     put(client, every="10s", end=end)
     gateway.advance(18 * SECOND)
@@ -269,7 +269,7 @@ def test_pause_and_resume(gateway: MemoryGateway, client: MemoryClient) -> None:
     assert (one["state"], one["nextMs"]) == ("paused", START_MS + MINUTE)
     assert json.loads(change(client, "resume").body)["outcome"] == "resumed"
     assert json.loads(change(client, "resume").body)["outcome"] == "already active"
-    # It was 30 seconds late: that is in time.
+    # It was 30 seconds late, which is within the threshold.
     assert planned(client.pull_all()) == [MINUTE]
     gateway.advance(30 * SECOND)
     assert planned(client.pull_all()) == [MINUTE, 2 * MINUTE]
@@ -325,7 +325,7 @@ def test_any_client_changes_them_by_sends(gateway: MemoryGateway, client: Memory
 def test_changes_of_one_turn_are_seen_by_the_next(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    """Nothing of it is committed when the second order comes."""
+    """Nothing of the first order is committed when the second one arrives."""
     properties = "TIDEGATE_EVERY\x011m\x02TIDEGATE_NAME\x01nightly\x02"
     first = client.send(
         RequestCode.SEND_MESSAGE_V2, client.send_fields(properties=properties), b"x"
@@ -339,7 +339,7 @@ def test_changes_of_one_turn_are_seen_by_the_next(
     assert [one["state"] for one in listed(client)] == ["paused"]
 
 
-# -- told
+# -- queried
 
 
 def test_list(gateway: MemoryGateway, client: MemoryClient) -> None:
@@ -405,13 +405,13 @@ def test_pages(gateway: MemoryGateway, client: MemoryClient) -> None:
     assert names == [f"n{number}" for number in range(5)]
     answer = client.ask(RequestCode.LIST_RECURRING, {"cursor": "nonsense"})
     assert answer.code == ResponseCode.INVALID_PARAMETER
-    # Longer than any key of the store can be.
+    # These are longer than any key of the store can be.
     assert listed(client, topic="t" * 600) == []
     assert listed(client, cursor="00" * 600) == []
 
 
 def next_times(client: MemoryClient, **fields: str) -> list[int]:
-    """What `tidegate recurring next` is told, in ms since the tests' time began."""
+    """Return what `tidegate recurring next` gets, in ms since the start of the tests' time."""
     answer = client.ask(RequestCode.NEXT_RECURRING, fields)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return [time - START_MS for time in json.loads(answer.body)["times"]]
@@ -444,7 +444,7 @@ def test_next_times(gateway: MemoryGateway, client: MemoryClient) -> None:
     [("orders", "n" * 600), ("orders", "a b"), ("o" * 600, "nightly"), ("or\0ders", "nightly")],
 )
 def test_what_nothing_is_called_is_refused(client: MemoryClient, topic: str, name: str) -> None:
-    """The store takes no key that is so long."""
+    """The store cannot have so long a key."""
     put(client, every="1m")
     of = {"topic": topic, "name": name}
     says = "is no topic" if name == "nightly" else "is no name"
@@ -548,7 +548,7 @@ def test_recurring_max(make_gateway: MakeGateway) -> None:
 def test_what_a_consumer_sends_on_does_not_recur(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    """The name and the planned time alone say nothing: a message that has fired can be sent again as it is."""
+    """The name and the planned time alone order nothing: a fired message can be sent again unchanged."""
     put(client, every="1m", count="1")
     gateway.advance(MINUTE)
     (message,) = client.pull_all()
@@ -607,7 +607,7 @@ def test_what_was_missed_in_down_time(
 
 
 def test_a_short_down_time_loses_nothing(gateway: MemoryGateway, client: MemoryClient) -> None:
-    """Until `recurring_misfire_threshold` whatever is late fires, each with its own time."""
+    """Up to `recurring_misfire_threshold`, every late time fires, each with its own planned time."""
     put(client, every="1s", misfire="DO_NOTHING")
     gateway.advance(5 * SECOND)
     gateway.stop()
@@ -638,7 +638,7 @@ def test_very_many_missed_ones_come_in_bounded_steps(
 
 
 def test_large_ones_come_in_smaller_steps(make_gateway: MakeGateway) -> None:
-    """So a batch stays bounded: some 8 MiB, of bodies of 1 MiB."""
+    """This keeps a batch bounded: some 8 MiB, from bodies of 1 MiB."""
     gateway = make_gateway(connection_idle=timedelta(days=1), map_size_initial=1 << 28)
     client = gateway.connect()
     put(client, "x" * (1 << 20), every="1s", misfire="IGNORE_MISFIRE_POLICY")
@@ -707,7 +707,7 @@ def test_a_clock_that_is_moved_by_hand(make_gateway: MakeGateway) -> None:
     assert json.loads(answer.body)["nextDueMs"] == START_MS + 6 * MINUTE
 
 
-# -- what they belong to
+# -- their topics
 
 
 def test_a_deleted_topic_takes_them_along(gateway: MemoryGateway, client: MemoryClient) -> None:
@@ -799,7 +799,7 @@ def test_two_that_are_a_millisecond_apart_fire_each_in_its_own(
 def test_a_definition_that_cannot_be_used_is_paused(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as one in a zone that a newer system does not know any more: the others go on."""
+    """An example is a zone that a newer system no longer has. The others continue."""
     put(client, cron="* * * * *", zone="Europe/Berlin")
     put(client, "other", name="other", every="1m")
 
@@ -823,8 +823,8 @@ def test_a_definition_that_cannot_be_used_is_paused(
 def test_a_damaged_row_fires_nothing_and_keeps_nobody_busy(
     gateway: MemoryGateway, client: MemoryClient, damaged: str, fired: int
 ) -> None:
-    """Until it is repaired the rest goes on, each at its times. Steps followed each other without rest, or what such a
-    row leads to fired long before its time, in each of them."""
+    """Until the repair the others continue, each at its times. Once, steps followed each other without a pause, or each
+    step fired the message of such a row long before its time."""
     put(client, every="4m")
     put(client, "other", name="other", every="1m")
     txn, tables = gateway.store.batch_transaction(), gateway.store.tables
@@ -843,7 +843,7 @@ def test_a_damaged_row_fires_nothing_and_keeps_nobody_busy(
 def test_a_row_that_cannot_be_read_keeps_nothing_else_from_being_stored(
     gateway: MemoryGateway, client: MemoryClient, damaged: str
 ) -> None:
-    """Each batch was refused once it was due, whatever else was in it, and nothing fired."""
+    """Each batch was refused once such a message was due, whatever else was in the batch, and nothing fired."""
     put(client, every="1m")
     put(client, "other", name="other", every="1m")
     key = {"recurrences": recurring_key(b"orders", b"nightly"), "planned": bytes(8)}[damaged]
@@ -882,7 +882,7 @@ def test_one_whose_row_cannot_be_read_can_be_set_anew(
 def test_a_message_that_cannot_be_taken_in_is_paused(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as one that was set before anybody looked whether it can be debounced: everything else goes on."""
+    """An example is one that was set before its property for debouncing was checked. Everything else continues."""
     monkeypatch.setattr(gateway.service.broker.intake, "check_planned", lambda *_: None)
     put(client, every="1m", debounce="k")
     put(client, "other", name="other", every="1m")

@@ -1,4 +1,4 @@
-"""Questions that are passed on to consumers: running info, one message consumed directly, offsets."""
+"""Requests that the gateway passes on to consumers: running info, one message consumed directly, offsets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ STATUS = {"topic": "orders", "group": "consumers"}
 
 
 def reply(client: MemoryClient, request: Command, body: bytes = b"", code: int = 0) -> None:
-    """Answer what the gateway asked."""
+    """Answer a request of the gateway."""
     remark = "as told" if code else None
     client.raw(encode_response(request.opaque, code, body=body, remark=remark))
 
 
 def asked(client: MemoryClient, code: int) -> Command:
-    """The one question that the gateway has put to a client."""
+    """Return the one request with this code that the gateway has sent to a client."""
     (request,) = [one for one in client.requests() if one.code == code]
     return request
 

@@ -1,4 +1,4 @@
-"""Replies: pushed to the client that asked, its answer passed on, kept in their topic."""
+"""Replies: pushed to the requesting client, its response passed on, stored in their topic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def asker(gateway: MemoryGateway) -> MemoryClient:
 
 
 def fields(properties: dict[str, str], **changes: Any) -> SendMessage:
-    """The fields of a reply."""
+    """Return the fields of a reply."""
     values: dict[str, Any] = {
         "producer_group": "repliers",
         "topic": TOPIC,
@@ -60,7 +60,7 @@ def fields(properties: dict[str, str], **changes: Any) -> SendMessage:
 
 
 def send(client: MemoryClient, properties: dict[str, str] | None = None, **changes: Any) -> int:
-    """Send a reply as Java does (325); its opaque."""
+    """Send a reply as Java does (325), and return its opaque."""
     body = changes.pop("body", b"pong")
     given = fields(PROPERTIES if properties is None else properties, **changes)
     letters = SendMessageV2(**{name: getattr(given, name) for name in given.__struct_fields__})
@@ -68,21 +68,21 @@ def send(client: MemoryClient, properties: dict[str, str] | None = None, **chang
 
 
 def pushed(asker: MemoryClient) -> Command:
-    """The one reply that was pushed."""
+    """Return the one reply that was pushed."""
     (request,) = asker.requests()
     assert request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     return request
 
 
 def take(asker: MemoryClient, code: int = ResponseCode.SUCCESS) -> Command:
-    """Take the reply that was pushed, as Java does."""
+    """Take the pushed reply, and answer it as Java does."""
     request = pushed(asker)
     asker.raw(encode_response(request.opaque, code, remark="no such request"))
     return request
 
 
 def answer(client: MemoryClient, opaque: int) -> Command:
-    """The answer to a reply."""
+    """Return the response to a reply."""
     found = client.answer(opaque)
     assert found is not None
     return found
@@ -272,7 +272,7 @@ class TestKeeping:
 
 
 def test_the_whole_way(gateway: MemoryGateway, client: MemoryClient, asker: MemoryClient) -> None:
-    """A request goes out as a message with all that a replier needs to send its reply back."""
+    """A request is delivered as a message with all that a replier needs for its reply."""
     asker.send_message("questions", "ping", CORRELATION_ID="c1", REPLY_TO_CLIENT=ASKER, TTL="3000")
     (question,) = client.pull("questions")
     asked = parse(question.properties)

@@ -1,4 +1,4 @@
-"""Another time for messages that have not fired: by id, handle, key, and by a message that any client can send."""
+"""Rescheduling pending messages: by id, handle, key, and by a message that any client can send."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAY_MS = 86_400_000
 def schedule(
     client: MemoryClient, name: str, delay_ms: int, topic: str = "orders", **more: str
 ) -> str:
-    """Send a timed message with this id; its handle."""
+    """Send a timed message with this id, and return its handle."""
     answer = client.send_message(
         topic, name, UNIQ_KEY=name, TIMER_DELAY_MS=str(delay_ms), properties=more
     )
@@ -27,7 +27,7 @@ def schedule(
 
 
 def reschedule(client: MemoryClient, **fields: object) -> list[dict[str, Any]]:
-    """Ask as `tidegate reschedule` does; the results."""
+    """Send the request of `tidegate reschedule`, and return the results."""
     ext = {name: str(value) for name, value in fields.items()}
     answer = client.ask(RequestCode.RESCHEDULE_TIMERS, ext)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -280,7 +280,7 @@ class TestByProperty:
         assert len(client.pull()) == 1
 
     def test_by_offset_id(self, gateway: MemoryGateway, client: MemoryClient) -> None:
-        """All that a client knows which gives its messages no id. The new handle goes on to name the message."""
+        """A client that gives its messages no id has only this name. The new handle then names the message."""
         sent = client.send_message("orders", "A", TIMER_DELAY_MS="60000").ext()
         answer = self.order(client, sent["msgId"], TIMER_DELAY_MS="250")
         assert answer.code == ResponseCode.SUCCESS

@@ -1,4 +1,4 @@
-"""What has fired, was aborted or was never timed goes after a while; what has not fired stays whatever its age."""
+"""Retention removes fired, aborted and untimed messages after a while; pending ones stay whatever their age."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ HOUR_MS = 3_600_000
 
 
 def offset_of(client: MemoryClient, **properties: str) -> int:
-    """Send a message; its physical offset."""
+    """Send a message, and return its physical offset."""
     return parse_offset_msg_id(client.send_message(properties=properties).ext()["msgId"])[1]
 
 
 def is_there(gateway: MemoryGateway, offset: int) -> bool:
-    """Whether a message is still held."""
+    """Whether the gateway still has the message."""
     answer = gateway.connect().ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
     return answer.code == ResponseCode.SUCCESS
 
 
 def pass_hours(gateway: MemoryGateway, hours: float) -> None:
-    """Let hours go by, and a clean-up come round."""
+    """Let hours pass, and have a clean-up run."""
     gateway.jump(int(hours * HOUR_MS))
     gateway.advance(20_000)
 
@@ -170,7 +170,7 @@ class TestSteps:
         monkeypatch: pytest.MonkeyPatch,
         turn_s: float,
     ) -> None:
-        """Also those of a clean-up that is not done when the next one would begin."""
+        """This includes the steps of a clean-up that is not done when the next one is due."""
         monkeypatch.setattr(housekeeping, "RETENTION_STEP", 100)
         for topic in range(3):
             client.send_batch(((str(n), {}) for n in range(150)), f"topic{topic}")
@@ -274,7 +274,7 @@ class TestDeletedTopics:
     def test_nothing_of_them_stays_in_memory_under_load(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """A batch is open when it begins, as mostly."""
+        """A batch is open when the deletion begins, as is usual under load."""
         broker = gateway.service.broker
 
         def change() -> None:
@@ -323,7 +323,7 @@ class TestDeletedTopics:
 def test_a_clock_set_far_forward_and_corrected(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    """Set forward, the clock makes everything old: that cannot be taken back. What comes afterwards is safe."""
+    """A clock set forward makes everything old, and that cannot be undone. Later messages are safe."""
     client.send_message("orders", "before")
     gateway.set_clock(1_000 * HOUR_MS)
     gateway.advance(20_000)

@@ -1,4 +1,4 @@
-"""The name server's routes (105, 106, 206, 224), from which clients learn where to go."""
+"""The name server's routes (105, 106, 206, 224), which tell clients where to connect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.gateway.memory import MemoryClient, MemoryGateway
 
 
 def route(client: MemoryClient, topic: str, version: int = 513) -> dict[str, Any]:
-    """A topic's route."""
+    """Return a topic's route."""
     answer = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, version=version)
     assert answer.code == ResponseCode.SUCCESS
     found: dict[str, Any] = json.loads(answer.body)
@@ -22,13 +22,13 @@ def route(client: MemoryClient, topic: str, version: int = 513) -> dict[str, Any
 
 
 def topics(client: MemoryClient, code: int, ext: dict[str, str] | None = None) -> list[str]:
-    """A list of topics."""
+    """Return a list of topics."""
     names: list[str] = json.loads(client.ask(code, ext).body)["topicList"]
     return names
 
 
 class TestRoute:
-    # Clients before V4_9_4 are used to keys without quotes, and read these as well.
+    # Clients before V4_9_4 used to get keys without quotes, and can read these as well.
     @pytest.mark.parametrize("version", [317, 333, 399, 513])
     def test_of_a_topic(self, client: MemoryClient, version: int) -> None:
         client.send_message("orders", fields={"topic_queues": 3})
@@ -59,7 +59,7 @@ class TestRoute:
 
     @pytest.mark.parametrize("name", ["DefaultCluster", "broker-a"])
     def test_of_cluster_and_broker(self, client: MemoryClient, name: str) -> None:
-        """Tools look for messages by way of them."""
+        """Tools use them to look for messages."""
         assert len(route(client, name)["brokerDatas"]) == 1
 
     def test_of_a_retry_topic(self, client: MemoryClient) -> None:

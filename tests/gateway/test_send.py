@@ -1,4 +1,4 @@
-"""Sends: every check of the real broker with its code and remark, what is stored, what is answered."""
+"""Sends: every check of the real broker with its code and remark, the stored message, and the response."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class TestAccepted:
         client.send_message(body=b"\x78\x9c\x00", fields={"sys_flag": flags})
         [message] = client.pull()
         assert message.body == b"\x78\x9c\x00"
-        # The hosts are IPv4, and the flags must not say otherwise.
+        # The hosts are IPv4, so these flags must be cleared.
         assert message.sys_flag == SysFlag.COMPRESSED
 
     def test_several_in_one_read(self, gateway: MemoryGateway, client: MemoryClient) -> None:
@@ -343,7 +343,7 @@ class TestBatchInOneRecord:
         [(0x80, ""), (0x80, "INNER_NUM\x012\x02"), (0, "INNER_NUM\x012\x02")],
     )
     def test_is_refused(self, client: MemoryClient, sys_flag: int, properties: str) -> None:
-        """Consumers would take its body apart."""
+        """Consumers would split its body."""
         fields = client.send_fields(sys_flag=sys_flag, properties=properties)
         answer = client.ask(RequestCode.SEND_MESSAGE_V2, fields, b"hello")
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
@@ -385,7 +385,7 @@ class TestRetryTopics:
             (3, 3, 513, False),
             (4, 3, 513, True),
             (20, 30, 121, False),
-            # Clients before V3_4_9 do not say how often: the group's setting counts.
+            # Clients before V3_4_9 do not send a maximum: the group's setting counts.
             (4, 3, 120, False),
             (20, 30, 120, True),
         ],
@@ -458,7 +458,7 @@ class TestFields:
 
     @pytest.mark.parametrize(("name", "queues"), [("a", 2), ("c", None), ("d", 4)])
     def test_not_needed(self, client: MemoryClient, name: str, queues: int | None) -> None:
-        """Who leaves these out can send to a topic that there is; a new one needs its template."""
+        """Without these fields a client can send to an existing topic. Only a new topic needs the template."""
         client.send_message()
         ext = client.send_fields() | {"d": "2"}
         del ext[name]

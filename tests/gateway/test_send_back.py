@@ -1,4 +1,4 @@
-"""What a consumer sends back (36): later and later again, and in the end to the dead-letter topic."""
+"""Messages that a consumer sends back (36): delivered later and later, and in the end in the dead-letter topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def send_back(
     most: int | None = None,
     version: int = 513,
 ) -> Command:
-    """Send a pulled message back, or whatever has a physical offset."""
+    """Send back a pulled message, or the one at a physical offset."""
     offset = message if isinstance(message, int) else message.physical_offset
     ext = {"offset": str(offset), "group": group, "delayLevel": str(level)}
     if most is not None:
@@ -66,7 +66,7 @@ class TestCopy:
         )
         assert properties["WAIT"] == "false"
         assert (properties["DELAY"], properties["REAL_TOPIC"]) == ("3", RETRY)
-        # Nothing is said twice.
+        # No property is there twice.
         assert copy.properties.count("CLUSTER\x01") == 1
         assert copy.properties.count("UNIQ_KEY\x01") == 1
 
@@ -172,7 +172,7 @@ class TestDeadLetters:
             (0, 513, True),
             (1, 513, False),
             (0, 121, True),
-            # Clients before V3_4_9 have no say.
+            # For clients before V3_4_9 the request's maximum does not count.
             (0, 120, False),
             (None, 513, False),
         ],
@@ -218,7 +218,7 @@ class TestGroups:
     def test_a_retry_topic_that_must_not_be_written_to(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """As a real 5.5.0 broker answers, dead letters too."""
+        """A real 5.5.0 broker answers the same, also for dead letters."""
         message = pulled(client)
         fields = {"topic": RETRY, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
         fields |= {"readQueueNums": "1", "writeQueueNums": "1", "perm": "4", "order": "false"}
@@ -245,7 +245,7 @@ class TestGroups:
     def test_more_retry_queues_than_its_topic_has(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """The topic keeps the queues that it was made with, and consumers look at no others."""
+        """The topic keeps the queues it was created with, and consumers read no others."""
         message = pulled(client)
         send_back(client, message, level=1)
         body = b'{"groupName":"workers","retryQueueNums":8}'
@@ -260,7 +260,7 @@ class TestGroups:
 
     @pytest.mark.parametrize("readable", [0, 8])
     def test_a_retry_topic_that_an_operator_made(self, client: MemoryClient, readable: int) -> None:
-        """Of more queues than its group has retry queues, or of none that is read, the first is taken."""
+        """If the topic has more queues than its group has retry queues, or no readable one, the first queue is used."""
         fields = {"topic": RETRY, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
         fields |= {"writeQueueNums": "8", "perm": "6", "order": "false"}
         made = client.ask(

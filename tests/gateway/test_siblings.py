@@ -1,4 +1,4 @@
-"""What a worker finds out about the queues at the others."""
+"""How a worker finds out about a topic's queues at the other workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Queues = list[tuple[str, int]] | None
 
 
 class Worker:
-    """One of several workers, and their leader, which is played by the test."""
+    """One of several workers; the test plays their leader."""
 
     def __init__(self, data: Path) -> None:
         self.reactor: Any = TurnReactor()  # type: ignore[no-untyped-call]
@@ -35,7 +35,7 @@ class Worker:
         self.leader: Any = None
 
     def look(self) -> list[Queues]:
-        """Look for a topic's queues; they are in the list once they are known."""
+        """Look for a topic's queues. They are in the list once the worker knows them."""
         found: list[Queues] = []
         self.siblings.readable_queues(
             "orders",
@@ -47,7 +47,7 @@ class Worker:
         return found
 
     def connect(self) -> None:
-        """The leader takes the connection."""
+        """Have the leader accept the connection."""
         _, _, factory, *_ = self.reactor.tcpClients.pop()
         self.leader = factory.buildProtocol(None)
         transport = MemoryTransport(self.reactor, "127.0.0.1")
@@ -56,13 +56,13 @@ class Worker:
         self.turns()
 
     def refuse(self) -> None:
-        """The leader is not there."""
+        """Have no leader there to connect to."""
         _, _, factory, *_ = self.reactor.tcpClients.pop()
         factory.clientConnectionFailed(None, Failure(ConnectError()))  # type: ignore[no-untyped-call]
         self.turns()
 
     def answer(self, *places: tuple[str, int, int], code: int = ResponseCode.SUCCESS) -> None:
-        """The leader answers what it was asked, with brokers, permissions and numbers of queues."""
+        """Have the leader answer the request, with brokers, permissions and numbers of queues."""
         (frame,) = FrameBuffer().feed(self.leader.transport.value())
         self.leader.transport.clear()
         asked = decode_command(frame)
@@ -79,7 +79,7 @@ class Worker:
         self.turns()
 
     def turns(self) -> None:
-        """Let the reactor's turns go by."""
+        """Run all of the reactor's turns."""
         while self.reactor.turn():
             pass
 

@@ -1,4 +1,4 @@
-"""The language of SQL92 filters: what selects what, and what is refused."""
+"""The language of SQL92 filters: which messages an expression selects, and which expressions are refused."""
 
 from __future__ import annotations
 
@@ -120,12 +120,12 @@ def test_zeros_before_a_number_change_nothing_however_many() -> None:
 
 @pytest.mark.parametrize("almost", ["1" * 1_000_000 + "x", "0x" + "a" * 1_000_000])
 def test_what_is_almost_a_number_is_read_once(almost: str) -> None:
-    """Where each digit is tried in two places, this takes hours."""
+    """Trying each digit in two places would take hours."""
     assert not compile_sql("amount > 1.0")(join({"amount": almost}))
 
 
 def test_a_property_is_looked_for_once_however_often_it_is_named() -> None:
-    """Where each of these looks through all empty pairs, this takes hours."""
+    """If each occurrence went through all empty pairs, this would take hours."""
     empty = "\x02amount\x01" * 100_000
     assert not compile_sql(" OR ".join(["amount = 1"] * 4_000))(empty)
     assert compile_sql(" AND ".join(["amount IS NULL"] * 3_000))(empty)

@@ -1,4 +1,4 @@
-"""SQL92 filters beside the Java broker's own filter: the same verdict on every expression and message."""
+"""SQL92 filters compared with the Java broker's own filter: the same verdict on every expression and message."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ NOISE = [
 
 
 class Expressions:
-    """Makes expressions, mostly whole ones."""
+    """Makes expressions, most of them well-formed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
     def make(self) -> str:
-        """One expression."""
+        """Make one expression."""
         words = self._condition(3)
         if self._random.random() < 0.3:
             place = self._random.randrange(len(words) + 1)
@@ -55,7 +55,7 @@ class Expressions:
         return " ".join(words)
 
     def properties(self) -> str:
-        """The properties of a message."""
+        """Make the properties of a message."""
         return "".join(
             f"{name}{NAME_END}{self._random.choice(STRINGS)}{PAIR_END}"
             for name in self._random.choices(NAMES, k=4)
@@ -108,7 +108,7 @@ class Expressions:
 
 
 def java_verdicts(cases: list[tuple[str, str]]) -> list[str]:
-    """What the broker's filter says of expressions with properties."""
+    """Return the verdicts of the broker's filter on expressions with properties."""
     libraries = classpath(SERVER)
     classes = compile_java([SOURCE], libraries, "sql-oracle")
     path = os.pathsep.join(str(part) for part in (classes, *libraries))
@@ -127,7 +127,7 @@ def java_verdicts(cases: list[tuple[str, str]]) -> list[str]:
 
 
 def verdict(expression: str, properties: str) -> str:
-    """What ours says."""
+    """Return Tidegate's verdict."""
     try:
         return str(compile_sql(expression)(properties)).lower()
     except SqlError:

@@ -1,4 +1,4 @@
-"""The tap of a running gateway: what it records, turning it on and off, and a disk that is full."""
+"""The tap of a running gateway: what it records, switching it on and off, and a full disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_S = 120
 
 
 def commands(folder: Path) -> list[tuple[Kind, int, int]]:
-    """Each recorded frame's side, code and number."""
+    """Return the side, code and number of each recorded frame."""
     found: list[tuple[Kind, int, int]] = []
     for file in sorted(folder.glob(f"*{SUFFIX}")):
         for record in read_capture(file):
@@ -32,7 +32,7 @@ def commands(folder: Path) -> list[tuple[Kind, int, int]]:
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:
-    """For the writing thread, which has a clock of its own."""
+    """Wait for the writing thread, which runs by the real clock."""
     deadline = time.monotonic() + LIMIT_S
     while not is_true():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""TLS and PROXY headers on the port that frames come to."""
+"""TLS and PROXY headers on the port for frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROXY = b"PROXY TCP4 192.0.2.1 192.0.2.7 51000 9876\r\n"
 
 
 class TlsClient(MemoryClient):
-    """A connection with TLS, by Python's own TLS."""
+    """A client's TLS connection, by Python's own `ssl`."""
 
     def __init__(self, gateway: MemoryGateway, context: ssl.SSLContext, begin: bytes = b"") -> None:
         super().__init__(gateway)
@@ -70,12 +70,12 @@ class TlsClient(MemoryClient):
 
 
 def trusting(authority: Authority) -> ssl.SSLContext:
-    """A client that believes this authority alone."""
+    """Return the context of a client that trusts this authority alone."""
     return ssl.create_default_context(cadata=authority.pem.decode())
 
 
 def careless() -> ssl.SSLContext:
-    """A client that believes anybody, as RocketMQ's do unless told otherwise."""
+    """Return the context of a client that trusts any certificate, as RocketMQ's clients do by default."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -84,7 +84,7 @@ def careless() -> ssl.SSLContext:
 
 @pytest.fixture(scope="module")
 def authority() -> Authority:
-    """Vouches for certificates."""
+    """An authority that signs certificates."""
     return Authority()
 
 
@@ -99,7 +99,7 @@ def tls_settings(issued: Issued, **more: Any) -> dict[str, Any]:
 
 
 def name_of(client: TlsClient) -> str:
-    """The name in the gateway's certificate."""
+    """Return the name in the gateway's certificate."""
     certificate: Any = client.tls.getpeercert()
     return str(dict(part[0] for part in certificate["subject"])["commonName"])
 
@@ -153,7 +153,7 @@ def test_closing_says_goodbye(gateway: MemoryGateway) -> None:
     client = TlsClient(gateway, careless())
     client.protocol.close()
     client._exchange()
-    assert client.tls.read(1) == b""  # the end, said by TLS itself
+    assert client.tls.read(1) == b""  # the end, as TLS itself signals it
     assert not client.closed
     client.tls.unwrap()
     client._exchange()

@@ -1,4 +1,4 @@
-"""Transactions: halves, decisions, checks, delays that begin with the commit, and what survives."""
+"""Transactions: halves, decisions, checks, delays that begin with the commit, and what survives restarts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECOND = 1_000
 
 
 class Half:
-    """A half that a producer sent, and what the producer knows of it."""
+    """A half that a producer sent, with what the producer got in the response."""
 
     def __init__(self, answer: Command) -> None:
         assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -43,13 +43,13 @@ def begin(
 
 
 def prepared(**properties: str) -> dict[str, Any]:
-    """The fields of a half that differ from those of other messages."""
+    """Return the fields of a half that differ from those of other messages."""
     properties = {"TRAN_MSG": "true", "PGROUP": GROUP, **properties}
     return {"sys_flag": 4, "properties": property_string(properties)}
 
 
 def decision(half: Half, outcome: int, **changes: str) -> dict[str, str]:
-    """The fields of a producer's decision (37)."""
+    """Return the fields of a producer's decision (37)."""
     return {
         "producerGroup": GROUP,
         "tranStateTableOffset": str(half.place),
@@ -63,23 +63,23 @@ def decision(half: Half, outcome: int, **changes: str) -> dict[str, str]:
 
 
 def end(client: MemoryClient, half: Half, outcome: int, **changes: str) -> Command:
-    """Decide, as C++ does: with an answer."""
+    """Send a decision as C++ does, with a response."""
     return client.ask(RequestCode.END_TRANSACTION, decision(half, outcome, **changes))
 
 
 def produce(client: MemoryClient, client_id: str = "p1") -> None:
-    """Be a producer of the group."""
+    """Register the client as a producer of the group."""
     client.heartbeat(client_id, "", producers=[GROUP])
     client.requests()
 
 
 def checks(client: MemoryClient) -> list[Command]:
-    """The checks that have come since the last look."""
+    """Return the checks received since the last call."""
     return [one for one in client.requests() if one.code == RequestCode.CHECK_TRANSACTION_STATE]
 
 
 def view(client: MemoryClient, offset: int) -> Message:
-    """The record with a physical offset (33)."""
+    """Return the message at a physical offset (33)."""
     answer = client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return decode_message(answer.body)
@@ -470,7 +470,7 @@ class TestChecks:
     def test_after_a_clock_was_set_back_it_is_asked_as_soon(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """The times that messages are stored with go on from where they were."""
+        """The store times of messages continue from the later time."""
         gateway.set_clock(3_600 * SECOND)
         client.send_message()
         gateway.set_clock(-3_600 * SECOND)
@@ -539,7 +539,7 @@ class TestChecks:
         begin(client)
         half = begin(client, PGROUP="others")
         gateway.advance(6 * SECOND)
-        # Nobody is asked about the first, which holds up no other.
+        # The first half has no producer to check with, and delays no other check.
         (check,) = checks(stranger)
         assert check.ext()["tranStateTableOffset"] == str(half.place)
         assert checks(client) == []
@@ -557,7 +557,7 @@ class TestChecks:
     def test_one_that_does_not_decide_is_not_asked_again_before_the_others(
         self, gateway: MemoryGateway, halves: int
     ) -> None:
-        """As when the way to it is cut: its connection is there for up to `connection_idle`."""
+        """An example is a broken network path: the connection stays open for up to `connection_idle`."""
         cut, other = gateway.connect(), gateway.connect()
         produce(cut, "p1")
         produce(other, "p2")
@@ -569,7 +569,7 @@ class TestChecks:
     def test_no_more_producers_are_looked_at_than_are_asked(
         self, gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A group may have thousands, and hundreds of transactions be asked about at one time."""
+        """A group may have thousands of producers, and hundreds of transactions may be checked at a time."""
         looked_at: list[RemotingConnection] = []
 
         def is_congested(connection: RemotingConnection) -> bool:
@@ -585,7 +585,7 @@ class TestChecks:
             begin(clients[0])
         looked_at.clear()
         gateway.advance(7 * SECOND)
-        assert len(looked_at) == 3 * 8  # to be chosen, to be asked now, and to be sent to
+        assert len(looked_at) == 3 * 8  # for choosing it, for checking now, and for sending
 
     def test_a_half_may_ask_for_its_own_time(
         self, gateway: MemoryGateway, client: MemoryClient
@@ -673,7 +673,7 @@ class TestChecks:
     def test_one_that_could_not_be_debounced_is_given_up_as_any_other(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """In a group's topic nothing is, so there the property may say what it likes."""
+        """Retry topics have no debounce, so there the property may have any value."""
         begin(client, "first", "%RETRY%consumers", TIDEGATE_DEBOUNCE="k")
         gateway.advance(SECOND)
         begin(client, "second")
@@ -766,12 +766,12 @@ class TestChecks:
         gateway.advance(2 * SECOND)
         assert len(checks(slow)) == 4
         gateway.advance(20 * SECOND)
-        assert len(checks(slow)) == 3  # the large one had both of its questions
+        assert len(checks(slow)) == 3  # both checks of the large one were sent already
 
     def test_one_that_is_damaged_keeps_nobody_from_being_asked(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        # Too large to be packed, so no checksum tells that its record is not whole.
+        # The record is too large to be packed, so it has no checksum that would show the damage.
         half = begin(client, "x" * 6_000)
         begin(client)
         with damaged_row(gateway, "messages", (1).to_bytes(8), lambda stored: stored[:-5]):

@@ -1,4 +1,4 @@
-"""What is sent to a client together is written by one call, and before anything else is done."""
+"""Responses to a client that belong together are written by one call, before any other work."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.gateway.memory import MemoryClient, MemoryGateway, TurnReactor
 
 
 def send(client: MemoryClient) -> int:
-    """Send a message without waiting; the request's number."""
+    """Send a message without waiting for the response, and return the request's number."""
     return client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"body")
 
 
 @pytest.fixture
 def left(gateway: MemoryGateway, writes: list[bytes], monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How much had been written when a checkpoint was looked for, each time."""
+    """Record how many writes were made whenever the store looks for a due checkpoint."""
     left: list[int] = []
 
     def checkpoint() -> bool:
@@ -63,7 +63,7 @@ def test_and_before_one_between_commits_that_wake_somebody_who_sends(
     monkeypatch.setattr(gateway.service.broker.parked, "grown", grown)
     send(client)
     gateway.settle()
-    # The second and third commit have one before they wake somebody, and one after that.
+    # The second and third commit are followed by a look before they wake somebody, and by one afterwards.
     assert left == [1, 2, 2, 3, 3]
 
 
@@ -71,7 +71,7 @@ def test_what_is_answered_without_a_commit_is_written_with_the_last_frame_that_c
     client: MemoryClient, writes: list[bytes]
 ) -> None:
     client.send_message()
-    client.ask_pull()  # the first one makes the group
+    client.ask_pull()  # the first pull creates the group
     writes.clear()
     asked = [client.send(RequestCode.GET_MAX_OFFSET, {"topic": "orders", "queueId": "0"})]
     assert len(writes) == 1
@@ -92,7 +92,7 @@ def test_what_a_client_does_not_take_at_once_comes_later_in_its_order(
         return 10
 
     monkeypatch.setattr(client.transport, "writeSomeData", take_little)
-    # The second is left to the transport; by then all is written, so the third is tried again.
+    # The second response is left to the transport. By then all of it is written, so the third is tried directly again.
     for tries in (1, 1, 2):
         client.send_message()
         assert len(tried) == tries
@@ -101,7 +101,7 @@ def test_what_a_client_does_not_take_at_once_comes_later_in_its_order(
 def test_much_goes_straight_to_the_socket_as_little_does(
     client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A transport that is left so much takes the client for one that does not read."""
+    """If it got that much at once, the transport would treat the client as one that does not read."""
     client.send_message(body="x" * 2 * MOST_UNWRITTEN_BYTES)
     taken: list[int] = []
     take: Callable[[bytes], int | Exception] = client.transport.writeSomeData
@@ -124,7 +124,7 @@ def test_what_cannot_be_written_is_left_to_the_transport(
 
 
 class Connection:
-    """Counts how often it is to write."""
+    """Counts how often it has to write."""
 
     def __init__(self) -> None:
         self.flushed = 0

@@ -1,4 +1,4 @@
-"""What one gateway holds is not left unserved by several workers, nor the other way round."""
+"""A change between one gateway and several workers must not leave stored messages unserved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage import DATA_FILE
 
 
 def hold(folder: Path) -> None:
-    """Make a folder one that somebody served from."""
+    """Make a folder look like one that was served from."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DATA_FILE).touch()
 
@@ -53,7 +53,7 @@ def test_one_in_the_folder_of_workers(scratch: Path) -> None:
 
 
 def test_one_in_the_folder_of_workers_of_which_one_is_left(scratch: Path) -> None:
-    """It is one worker that was asked for: to set that would help nobody."""
+    """The user asked for one worker, so advice to set `workers` to one would not help."""
     hold(worker_folder(scratch, 0))
     with pytest.raises(StartError, match=f"one is left; set data to {scratch / 'worker-0'}"):
         check_folder_of_one(config(scratch))
@@ -67,7 +67,7 @@ def test_fewer_workers_than_there_were(scratch: Path) -> None:
 
 
 def test_a_second_leader_is_kept_away(scratch: Path) -> None:
-    """Its workers would each wait until one of the first leader's is started again, and take that one's folder."""
+    """Its workers would each wait until a worker of the first leader restarts, and take over its folder."""
     with lock_folder_of_workers(scratch), pytest.raises(StartError, match="is in use by process"):
         lock_folder_of_workers(scratch)
     lock_folder_of_workers(scratch).close()

@@ -38,7 +38,7 @@ from storage import DATA_FILE
 
 
 class Process:
-    """A worker's process, as far as its leader knows it."""
+    """A worker's process, with what its leader needs of it."""
 
     def __init__(self, protocol: Any, command: list[str]) -> None:
         self.protocol = protocol
@@ -47,21 +47,21 @@ class Process:
 
     @property
     def folder(self) -> Path:
-        """Its data folder."""
+        """The worker's data folder."""
         return Path(flags_of(self)["--data"])
 
     def signalProcess(self, name: str) -> None:
-        """It is sent a signal."""
+        """Record a signal."""
         self.signals.append(name)
 
     def end(self, status: int = 0, signal: int | None = None) -> None:
-        """It has ended."""
+        """End the process."""
         failed = status or signal
         reason = ProcessTerminated(status, signal) if failed else ProcessDone(0)  # type: ignore[no-untyped-call]
         self.protocol.processEnded(Failure(reason))  # type: ignore[no-untyped-call]
 
     def listen(self, port: int, http: int | None = None) -> None:
-        """It says that it listens, perhaps for HTTP too, and has made its folder."""
+        """Report that the worker listens, perhaps for HTTP too, and make its folder."""
         self.folder.mkdir(exist_ok=True)
         (self.folder / DATA_FILE).touch()
         address = b"127.0.0.1:%d" % port
@@ -73,7 +73,7 @@ class Process:
 
 
 class ProcessReactor(MemoryReactorClock):
-    """Notes which processes were to be started."""
+    """Records which processes were to be started."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -83,7 +83,7 @@ class ProcessReactor(MemoryReactorClock):
     def spawnProcess(
         self, protocol: object, _: str, command: list[str], **options: object
     ) -> Process:
-        """Start one."""
+        """Start a process."""
         if not self.can_start:
             raise OSError(errno.EMFILE, "Too many open files")
         process = Process(protocol, list(command))
@@ -108,7 +108,7 @@ def leader(reactor: Any, tmp_path: Path) -> Leader:
 
 @pytest.fixture
 def http(reactor: Any, tmp_path: Path) -> Leader:
-    """Likewise, and they listen, for HTTP too."""
+    """A leader of two workers that listen, also for HTTP."""
     logs: Any = SimpleNamespace(configure=lambda _: None)
     config = Config(data=tmp_path, workers=2, http=HostPort("127.0.0.1", 9877))
     leader = Leader(config, reactor, {}, logs)
@@ -119,14 +119,14 @@ def http(reactor: Any, tmp_path: Path) -> Leader:
 
 
 def tick(reactor: Any, *heard: Process) -> None:
-    """The time until workers are looked at goes by, in which these are heard."""
+    """Let the time until the next check of the workers pass. These processes send a sign of life in it."""
     for process in heard:
         process.protocol.outReceived(b".....")
     reactor.advance(HEARING_SECONDS)
 
 
 def serving(leader: Leader) -> list[bool]:
-    """Of each worker whether it is asked for what clients ask at the shared addresses."""
+    """Return for each worker whether it gets clients' requests to the shared addresses."""
     assert leader.http is not None
     links = leader._front._links.values()
     by_remoting = [link is not None and link.serves for link in links]
@@ -135,7 +135,7 @@ def serving(leader: Leader) -> list[bool]:
 
 
 def flags_of(process: Process) -> dict[str, str]:
-    """The flags that a process was started with, behind the switch for TLS."""
+    """Return the flags that a process was started with, after the switch for TLS."""
     return dict(zip(process.command[6::2], process.command[7::2], strict=True))
 
 
@@ -195,8 +195,8 @@ def test_each_worker_has_addresses_of_its_own(
 def test_it_is_known_where_workers_will_be_that_are_long_in_starting(
     reactor: Any, tmp_path: Path, given: dict[str, str], told: tuple[str, str]
 ) -> None:
-    """Else what tools change at all brokers would be changed at the others alone, and a message of such a one would be
-    said not to exist."""
+    """Otherwise a tool that changes all brokers would leave such a worker out, and its messages would be reported as
+    missing."""
     logs: Any = SimpleNamespace(configure=lambda _: None)
     both = {"workers": "2", "data": str(tmp_path), "http": "127.0.0.1:9877"}
     leader = Leader(load(both | given, {}).config, reactor, {}, logs)
@@ -234,7 +234,7 @@ def test_the_console_tells_an_address_that_clients_can_use(
 
 
 def connected(reactor: Any, sent: bytes = b"") -> Any:
-    """The end of a client at the shared address that has sent this."""
+    """Return the transport of a client at the shared address that has sent this."""
     connection = reactor.tcpServers[0][1].buildProtocol(None)
     transport: Any = StringTransport()  # type: ignore[no-untyped-call]
     transport.setTcpNoDelay = lambda _: None
@@ -318,7 +318,7 @@ def test_a_worker_that_does_not_start_again_ends_a_rolling_restart(
         reactor.advance(LONGEST_START)
     assert [event["log_level"] for event in events if "number" in event] == [LogLevel.error]
     assert (other.signals, leader.trouble) == ([], None)
-    # It may listen after all, and another one be asked for.
+    # It may listen after all, and then the leader may restart another worker.
     reactor.started[-1].listen(9886)
     leader.roll()
     assert reactor.started[-1].signals == ["TERM"]
@@ -371,7 +371,8 @@ def test_a_worker_that_is_started_again_is_where_it_was(reactor: Any, http: Lead
     reactor.advance(FIRST_PAUSE)
     assert flags_of(reactor.started[2])["--listen"] == "127.0.0.1:9886"
     assert flags_of(reactor.started[2])["--http"] == "127.0.0.1:9887"
-    # It ends before it has said all. What the next one says is its own, and where that is counts from then on.
+    # The worker ends before its output is complete. The output of the next one starts anew, and its address counts from
+    # then on.
     reactor.started[2].listen(40_001)
     reactor.started[2].end(9)
     reactor.advance(2 * FIRST_PAUSE)
@@ -420,7 +421,7 @@ def test_a_worker_that_hangs_is_killed_and_another_one_follows(reactor: Any, htt
     hanging.end(9)
     reactor.advance(FIRST_PAUSE)
     assert len(reactor.started) == 3
-    # The time that the one before it was silent is not counted against it.
+    # The silence of the previous process does not count against it.
     reactor.started[-1].listen(9886, http=9887)
     for _ in range(TIMES_UNTIL_TOLD - 1):
         tick(reactor, other)
@@ -585,8 +586,8 @@ def test_a_leader_that_slept_kills_nobody(reactor: Any, leader: Leader) -> None:
 
 
 def test_workers_begin_as_the_command_does(reactor: Any, leader: Leader) -> None:
-    """A Ctrl-C at a terminal reaches them too, while their source is still read in: see `gateway.__main__`. And what is
-    in the folder where the command was given, such as a `gateway.py`, is none of theirs."""
+    """A Ctrl-C at a terminal also reaches workers that still import their modules (see `gateway.__main__`). They must
+    not import from the current folder, which may have a `gateway.py`."""
     begin = ["-P", "-m", "gateway", "serve"]
     assert [process.command[1:5] for process in reactor.started] == [begin] * 2
 
@@ -602,7 +603,7 @@ def test_how_many_a_worker_is_by_itself_is_no_change(reactor: Any, tmp_path: Pat
 
 
 def test_one_that_a_damaged_file_killed_is_told_of(leader: Leader, reactor: Any) -> None:
-    """It could not say so itself."""
+    """The worker could not report that itself."""
     with capturedLogs() as events:
         reactor.started[0].end(signal=SIGBUS)
     [told] = [event for event in events if event["log_level"] is LogLevel.error]

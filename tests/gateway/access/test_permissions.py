@@ -1,4 +1,4 @@
-"""What each request needs, and what a user sees without permission."""
+"""The permissions that each request needs, and what a user sees without them."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ NEEDS: dict[int, tuple[dict[str, str], object, Grants]] = {
     31011: ({"topic": "T", "name": "n", "change": "pause"}, None, [(T, "Pub")]),
     31012: ({"topic": "T", "name": "n"}, None, [(T, "Get")]),
 }
-"""What requests about topics and groups need: their fields, their body, and permissions that are enough and no more."""
+"""What requests about topics and groups need: fields, body, and permissions that are enough and no more."""
 
 CLUSTER_GET = [26, 28, 43, 45, 60, 61, 101, 106, 201, 204, 206, 219, 224, 304, 305, 311, 312, 313]
 CLUSTER_GET += [315, 317, 319, 328, 907, 2003, 21, 3004, 3005, 3009, 3010, 31020]
@@ -199,7 +199,7 @@ def ask(client: SignedClient, code: int, ext: dict[str, str], body: object) -> C
 
 
 def is_refused(answer: Command) -> bool:
-    """Whether the answer says that the user may not."""
+    """Whether the response refuses the user."""
     remark = answer.remark or ""
     return answer.code == ResponseCode.NO_PERMISSION and "no permission to access" in remark
 
@@ -225,7 +225,7 @@ def test_needs_of_topics_and_groups(login: Login, root: SignedClient, code: int)
     others = {"Pub", "Sub", "Create", "Update", "Delete", "Get", "List"}
     for lacking, _ in grants:
         for resource, action in grants:
-            # Other actions are not enough, and neither is the same on something of another name.
+            # Other actions are not enough, nor is the same action on another name.
             useless = others - ALTERNATIVES.get((code, resource), {action})
             given = sorted(useless) if resource == lacking else [action]
             ok(put_acl(root, "alice", resource, given))
@@ -250,7 +250,7 @@ ALTERNATIVES: dict[tuple[int, str], set[str]] = {
     (225, G): {"Create", "Update"},
     (314, G): READ,
 }
-"""Where one of several actions is enough."""
+"""Cases where any one of several actions is enough."""
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_a_retry_topic_is_its_group(login: Login) -> None:
     assert not is_refused(client.ask(105, retry))
     assert not is_refused(client.ask(11, PULL | retry))
     assert not is_refused(client.ask(310, SEND | {"b": "%RETRY%G", "a": "CLIENT_INNER_PRODUCER"}))
-    # Being in one group gives nobody another one's failed messages.
+    # Members of one group do not get another group's failed messages.
     assert is_refused(client.ask(11, PULL | {"topic": "%RETRY%H"}))
     assert is_refused(client.ask(310, SEND | {"b": "%RETRY%H", "a": "G"}))
 
@@ -421,7 +421,7 @@ def test_which_policy_counts(login: Login, root: SignedClient) -> None:
 
     ok(put_acl(root, "alice", "Topic:pay-in", ["Get"], policy_type="Default"))
     assert may()
-    ok(put_acl(root, "alice", "*", ["All"], "Deny"))  # what is set by hand counts before it
+    ok(put_acl(root, "alice", "*", ["All"], "Deny"))  # a policy set by hand has priority over it
     assert not may()
     ok(put_acl(root, "alice", "topic:*", ["all"], "allow"))
     assert may()
@@ -429,11 +429,13 @@ def test_which_policy_counts(login: Login, root: SignedClient) -> None:
     assert not may()
     ok(put_acl(root, "alice", "Topic:pay*", ["Get"], "Allow"))
     assert may()
-    ok(put_acl(root, "alice", "Topic:pay", ["Get"], "Deny"))  # is about that name alone
+    ok(put_acl(root, "alice", "Topic:pay", ["Get"], "Deny"))  # applies to that name only
     assert may()
     ok(put_acl(root, "alice", "Topic:pay-in", ["Get"], "Deny"))
     assert not may()
-    ok(put_acl(root, "alice", "Topic:pay-in", ["Sub"], "Deny"))  # replaces it, and is about others
+    ok(
+        put_acl(root, "alice", "Topic:pay-in", ["Sub"], "Deny")
+    )  # replaces it, and denies other actions
     assert may()
 
 

@@ -1,4 +1,4 @@
-"""Whose request it is: the signature, and what is answered when it is not right."""
+"""Who sent a request: its signature, and the responses to wrong ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ JAVA_FIELDS = {
 def test_the_java_client_signs_alike(
     more: dict[str, str], body: bytes, key: str, signature: str
 ) -> None:
-    """The signatures are those of AclClientRPCHook 5.5.0."""
+    """The expected signatures are those of AclClientRPCHook 5.5.0."""
     fields = JAVA_FIELDS | more
     assert sign(fields, body, key.encode()) == signature
     assert is_signed(fields | {"Signature": signature}, body, 513, key.encode())
@@ -86,7 +86,7 @@ def test_what_is_answered_to_strangers(guarded: MemoryGateway, root: SignedClien
 
     nobody = guarded.connect()
     assert remark(nobody) == "username cannot be null."
-    # As the C++ client sends without credentials.
+    # The C++ client sends these without credentials.
     empty = {"AccessKey": "", "Signature": "", "OnsChannel": ""}
     assert remark(nobody, empty) == "username cannot be null."
     assert remark(SignedClient(guarded, "eve", "x")) == "User:eve is not found."

@@ -78,7 +78,8 @@ def test_policies_go_with_their_user(root: SignedClient) -> None:
 
 
 def test_what_was_refused_for_want_of_room_does_not_count(root: SignedClient) -> None:
-    """It counted until the next start: who had been told of an error had given, or taken back, a permission."""
+    """The change once counted until the next start: an administrator who got an error had still given or revoked a
+    permission."""
     ok(create_user(root, "alice"))
     ok(put_acl(root, "alice", "Topic:T", ["Pub"]))
     before = read(root.ask(3010))
@@ -152,7 +153,7 @@ def test_policies_that_are_none(
 def test_policies_are_of_a_bounded_size(
     root: SignedClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """100,000 entries, which one request may bring, held up everybody for 3 s."""
+    """100,000 entries, which fit into one request, held up all clients for 3 s."""
     ok(create_user(root, "alice"))
     monkeypatch.setattr(users, "MAX_POLICIES", 300)
     ok(put_acl(root, "alice", "Topic:a", ["Pub"]))
@@ -205,7 +206,7 @@ def test_keys_are_shown_to_super_users_only(
     assert "password" not in read(reader.ask(3004, {"username": ROOT}))
     assert all("password" not in one for one in read(reader.ask(3005)))
     assert all("password" in one for one in read(root.ask(3005)))
-    ok(create_user(client, "early"))  # before anybody is asked for a name
+    ok(create_user(client, "early"))  # created before the gateway requires users
     assert "password" not in read(client.ask(3004, {"username": "early"}))
 
 
@@ -219,7 +220,7 @@ def test_a_key_changes_at_once(login: Login, root: SignedClient) -> None:
 def test_by_a_row_that_cannot_be_read_nobody_may_do_anything(
     guarded: MemoryGateway, root: SignedClient, login: Login, note: bytes
 ) -> None:
-    """A start ended with a traceback."""
+    """A start once ended with a traceback."""
     login(("Topic:*", "Pub"))
     with damaged_row(guarded, "meta", b"note " + note, lambda _: b"{"):
         alice = SignedClient(guarded, "alice", "secret")

@@ -73,6 +73,13 @@ def test_a_new_file_begins_with_the_open_connections(tmp_path: Path) -> None:
     assert writer.counts.lost == 0
 
 
+def test_an_old_file_is_followed_by_another(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path, Rotation(seconds=0.0)) as writer:
+        write(writer, FRAME)
+        write(writer, FRAME, b"next")
+    assert len(files(tmp_path)) == 2
+
+
 def test_the_oldest_files_go(tmp_path: Path) -> None:
     with CaptureWriter(tmp_path, Rotation(file_bytes=1, keep=2)) as writer:
         for number in range(5):
@@ -124,7 +131,8 @@ def test_a_full_disk_loses_records_and_says_so(
         assert writer.counts.trouble is not None
         assert "No space left" in writer.counts.trouble
         writer.record(7, Kind.FROM_SERVER, FRAME)
-        wait_until(lambda: writer.counts.lost == 4)
+        writer.opened(8, "meanwhile")
+        wait_until(lambda: writer.counts.lost == 5)
         monkeypatch.setattr(os, "write", real)
         wait_until(lambda: writer.counts.trouble is None)
         writer.record(7, Kind.FROM_CLIENT, FRAME)
@@ -132,8 +140,12 @@ def test_a_full_disk_loses_records_and_says_so(
     assert len(files(tmp_path)) >= 2
     assert [record.kind for record in frames(tmp_path)] == [Kind.FROM_CLIENT] * 2
     last = list(read_capture(files(tmp_path)[-1]))
-    assert [record.kind for record in last] == [Kind.OPENED, Kind.LOST, Kind.FROM_CLIENT]
-    assert int.from_bytes(last[1].data, "big") == 4
+    assert [record.kind for record in last] == [
+        *(Kind.OPENED, Kind.OPENED, Kind.LOST, Kind.FROM_CLIENT)
+    ]
+    assert [record.data for record in last[:2]] == [b"broker", b"meanwhile"]
+    assert last[2].connection in (7, 8), "no record is without"
+    assert int.from_bytes(last[2].data, "big") == 5
 
 
 def test_a_folder_that_is_away_counts_no_files(
@@ -173,6 +185,7 @@ def test_memory_is_bounded_while_the_disk_is_slow(
         assert 0 < writer.counts.lost < 100
     told = [record for record in read_capture(files(tmp_path)[0]) if record.kind == Kind.LOST]
     assert sum(int.from_bytes(record.data, "big") for record in told) == writer.counts.lost
+    assert {record.connection for record in told} == {1}, "no record is without"
     assert len(frames(tmp_path)) + writer.counts.lost == 100
 
 

@@ -13,7 +13,7 @@ COMMANDS: Final = frozenset({"fsck", "backup", "compact", "export", "drain"})
 """The commands that read whole data folders."""
 
 DIED: Final = (
-    "LMDB died of what data.mdb says: the file is damaged beyond its rows; restore a backup"
+    "LMDB crashed while it read data.mdb: the structure of the file is damaged; restore a backup"
 )
 
 DEATHS: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)

@@ -182,7 +182,7 @@ class Front:
         if merge is None:
             remark = (
                 f"request type {command.code} is for one broker, and this is the address that several workers share; "
-                "ask one of them; mqadmin clusterList tells where they are"
+                "send it to one of them; mqadmin clusterList shows their addresses"
             )
             client.send(
                 encode_response(

@@ -122,8 +122,8 @@ def unanswered(silent: Sequence[str], number: int, done: Sequence[str] | None = 
     if done is None:
         return f"{lack}; ask again"
     return (
-        f"{lack} and may do their part yet; done by {', '.join(done) or 'none'}: "
-        "look what is so before you ask again"
+        f"{lack} and may still make the change; done by {', '.join(done) or 'none'}: "
+        "check what has changed before you ask again"
     )
 
 

@@ -28,7 +28,8 @@ def check_folder_of_one(config: Config) -> None:
         one = folders[min(folders)]
         if max(folders) == 0:
             raise StartError(
-                f"the data folder {config.data} is that of several workers, of which one is left; set data to {one}"
+                f"the data folder {config.data} is that of several workers, but has the folder of only one; "
+                f"set data to {one}"
             )
         raise StartError(
             f"the data folder {config.data} is that of {len(folders)} workers; "

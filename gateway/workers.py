@@ -170,7 +170,7 @@ class Worker(ProcessProtocol):
         seconds = self._times_silent * HEARING_SECONDS
         if self._times_silent == TIMES_UNTIL_TOLD:
             self.log.error(
-                "worker {number} hangs: nothing was heard of it for {seconds:g} s",
+                "worker {number} hangs: nothing was heard from it for {seconds:g} s",
                 number=self._number,
                 seconds=seconds,
             )
@@ -179,7 +179,7 @@ class Worker(ProcessProtocol):
                 self._http.hangs(self._broker)
         elif self._times_silent == TIMES_UNTIL_KILLED:
             self.log.error(
-                "worker {number} hangs and is killed: nothing was heard of it for {seconds:g} s",
+                "worker {number} hangs and is killed: nothing was heard from it for {seconds:g} s",
                 number=self._number,
                 seconds=seconds,
             )
@@ -282,7 +282,7 @@ class Worker(ProcessProtocol):
         """Kill a process that has not ended since it got SIGTERM."""
         if process is self._process:
             self.log.error(
-                "worker {number} does not end and is killed: it was told to {seconds:g} s ago",
+                "worker {number} has not stopped within {seconds:g} s and is killed",
                 number=self._number,
                 seconds=LONGEST_END,
             )
@@ -399,7 +399,7 @@ class Leader:
         """
         if self._is_rolling:
             self.log.warn(
-                "SIGHUP is passed over: a rolling restart goes on; send it again once that has ended"
+                "SIGHUP is ignored: a rolling restart is under way; send SIGHUP again once it has ended"
             )
             return
         try:
@@ -414,7 +414,7 @@ class Leader:
         waiting = [name for name in LEADERS_OWN if getattr(wanted, name) != getattr(config, name)]
         if waiting:
             self.log.warn(
-                "a rolling restart leaves {names} as before: stop all and start them again to change that",
+                "a rolling restart does not change {names}: for that, stop the gateway and start it again",
                 names=", ".join(waiting),
             )
         # Once authentication is on, workers would refuse to list their users to the leader.
@@ -423,7 +423,8 @@ class Leader:
 
     def _pass_over(self, failure: Exception) -> None:
         self.log.error(
-            "SIGHUP is passed over, as no worker could start again: {reason}", reason=str(failure)
+            "SIGHUP is ignored, as no worker could start with the present settings: {reason}",
+            reason=str(failure),
         )
 
     def _configure(self, config: Config) -> None:
@@ -452,7 +453,9 @@ class Leader:
         """Stop the leader if not all workers have started yet, as the settings do not let them; return whether it
         stops. A worker that ends so later leaves the others alone."""
         if not self._is_started:
-            self.trouble = SettingsError("a worker cannot start with these settings: see above")
+            self.trouble = SettingsError(
+                "a worker cannot start with these settings: its lines above say why"
+            )
             stop(self._reactor)
         return not self._is_started
 
@@ -485,8 +488,8 @@ class Leader:
                 await worker.restart().addTimeout(LONGEST_START, self._reactor)
             except DeferredTimeoutError:
                 self.log.error(
-                    "the rolling restart ends: worker {number} has not listened for {seconds:g} s and is still "
-                    "tried; those after it were left as they are. See above, and send SIGHUP again",
+                    "the rolling restart ends: worker {number} does not listen after {seconds:g} s, and is still "
+                    "retried; the workers after it were not restarted. See the lines above, and send SIGHUP again",
                     number=number,
                     seconds=LONGEST_START,
                 )
@@ -560,7 +563,7 @@ def _lead(config: Config, variables: Mapping[str, str], left_over: Iterable[Path
     http_token(config)
     for folder in left_over:
         Leader.log.warn(
-            "nobody serves what {folder} holds: there are {workers} workers",
+            "no worker serves the messages in {folder}, as workers = {workers}; set workers higher to serve them",
             folder=folder,
             workers=config.workers,
         )

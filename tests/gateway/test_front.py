@@ -132,7 +132,9 @@ def test_what_recurs_is_left_with_the_first_one() -> None:
 def test_what_is_for_one_broker_is_refused(code: int, ext: dict[str, str]) -> None:
     (answer,) = Shared().ask(code, ext)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert "ask one of them; mqadmin clusterList tells where they are" in (answer.remark or "")
+    assert "send it to one of them; mqadmin clusterList shows their addresses" in (
+        answer.remark or ""
+    )
 
 
 def test_what_a_worker_told_last_counts_while_it_is_starting_again(

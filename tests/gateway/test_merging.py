@@ -374,8 +374,8 @@ class TestWhoAnswers:
         refused = shared.try_ask(RequestCode.PAUSE_TOPIC, topic="orders")
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert refused.remark == (
-            "1 of 3 workers do not answer (broker-a-1) and may do their part yet; done by broker-a-0, broker-a-2: "
-            "look what is so before you ask again"
+            "1 of 3 workers do not answer (broker-a-1) and may still make the change; done by broker-a-0, broker-a-2: "
+            "check what has changed before you ask again"
         )
         shared.out = set()
         with commits_fail(shared.gateways[1]):

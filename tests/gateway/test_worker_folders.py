@@ -55,7 +55,7 @@ def test_one_in_the_folder_of_workers(scratch: Path) -> None:
 def test_one_in_the_folder_of_workers_of_which_one_is_left(scratch: Path) -> None:
     """The user asked for one worker, so advice to set `workers` to one would not help."""
     hold(worker_folder(scratch, 0))
-    with pytest.raises(StartError, match=f"one is left; set data to {scratch / 'worker-0'}"):
+    with pytest.raises(StartError, match=f"of only one; set data to {scratch / 'worker-0'}"):
         check_folder_of_one(config(scratch))
 
 

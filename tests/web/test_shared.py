@@ -488,8 +488,8 @@ class TestLists:
         refused = shared.refusal("POST", "/topics/orders/pause", {})
         assert refused["status"] == 503
         assert refused["detail"] == (
-            "1 of 2 workers do not answer (broker-a-1) and may do their part yet; done by broker-a-0: look what is so "
-            "before you ask again"
+            "1 of 2 workers do not answer (broker-a-1) and may still make the change; done by broker-a-0: check "
+            "what has changed before you ask again"
         )
         shared.out = set()
         with commits_fail(shared.workers[1]):

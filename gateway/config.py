@@ -60,7 +60,7 @@ class Config(
             self._check_workers()
         if self.tls_key is not None and self.tls_certificate is None:
             raise ValueError(
-                f"tls_key = {self.tls_key} is the key of no certificate; set tls_certificate too"
+                f"tls_key = {self.tls_key} has no certificate; set tls_certificate too"
             )
         if self.http_tls and self.tls == "disabled":
             raise ValueError("http_tls = true needs TLS; set tls to permissive or enforcing")
@@ -92,17 +92,17 @@ class Config(
         """Check that several workers can serve with these settings."""
         if self.tls == "enforcing":
             raise ValueError(
-                f"workers = {self.workers} share an address that does not speak TLS; "
+                f"tls = enforcing does not go with the address that workers = {self.workers} share, which has no TLS; "
                 "set tls to permissive, or workers to 1"
             )
         if self.clock == "manual":
             raise ValueError(
-                f"workers = {self.workers} would each have a clock to move; set workers to 1"
+                f"clock = manual would give each of workers = {self.workers} its own clock to move; set workers to 1"
             )
         if self.http is not None and self.http_tls and self.tls_client_ca is not None:
             raise ValueError(
-                f"workers = {self.workers} are asked by the shared http port without a certificate, and with http_tls "
-                "and tls_client_ca would not answer it; set http_tls to false, or workers to 1"
+                f"with http_tls and tls_client_ca, workers = {self.workers} would refuse the requests of the shared "
+                "http port, which has no client certificate; set http_tls to false, or workers to 1"
             )
         most = LONGEST_NAME - len(f"-{self.workers - 1}")
         if len(self.broker_name) > most:

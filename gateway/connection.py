@@ -117,11 +117,13 @@ class RemotingConnection(Protocol):
         if opening.is_tls and factory.tls is not None:
             self._start_tls(factory.tls)
         elif opening.is_tls:
-            self.log.info("closed {peer}: it wants TLS, which is disabled", peer=self.address)
+            self.log.info("closed {peer}: it uses TLS, and tls = disabled", peer=self.address)
             self.close()
             return
         elif factory.tls_only:
-            self.log.info("closed {peer}: it does not use TLS", peer=self.address)
+            self.log.info(
+                "closed {peer}: it does not use TLS, and tls = enforcing", peer=self.address
+            )
             self.close()
             return
         else:
@@ -196,7 +198,7 @@ class RemotingConnection(Protocol):
             self._unsent += len(frame)
             if self._unsent > self.factory.max_unsent_bytes:
                 self.log.warn(
-                    "closed {peer}: it does not read, and max_unsent_bytes = {limit} wait for it",
+                    "closed {peer}: more than max_unsent_bytes = {limit} wait for it to read them",
                     peer=self.address,
                     limit=self.factory.max_unsent_bytes,
                 )
@@ -369,7 +371,10 @@ class RemotingFactory(ServerFactory):
         # Free more than the next bytes need, since this sorts all connections.
         enough = self._max_unfinished_bytes - self._max_unfinished_bytes // 16
         for connection in sorted(self.connections, key=lambda one: -one.unfinished):
-            self.log.warn("closed {peer}: unfinished frames fill memory", peer=connection.address)
+            self.log.warn(
+                "closed {peer}: unfinished frames exceed max_unfinished_bytes",
+                peer=connection.address,
+            )
             connection.abort()
             if self._unfinished <= enough:
                 return
@@ -396,7 +401,10 @@ class RemotingFactory(ServerFactory):
     def _close_some(self, silent: list[RemotingConnection]) -> None:
         for connection in silent[:CLOSED_AT_ONCE]:
             if connection.open:
-                self.log.info("closed {peer}: it was silent", peer=connection.address)
+                self.log.info(
+                    "closed {peer}: it was silent for longer than connection_idle",
+                    peer=connection.address,
+                )
                 connection.close()
         if len(silent) > CLOSED_AT_ONCE:
             self.reactor.callLater(0, partial(self._close_some, silent[CLOSED_AT_ONCE:]))

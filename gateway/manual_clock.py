@@ -57,7 +57,7 @@ def clock_for(store: Store, *, manual: bool, clock: Clock) -> Clock:
     if not manual:
         if shown is not None:
             raise ClockError(
-                f"the data folder {path} belongs to tests with clock = manual, and its times are theirs; "
+                f"the data folder {path} was made with clock = manual, and its times are of that clock; "
                 "set clock to manual, or data to another folder"
             )
         return clock

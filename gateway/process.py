@@ -102,7 +102,7 @@ def allow_open_files(config: Config, *, asked: int = 0) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if most <= OTHER_FILES:
         raise StartError(
-            f"this process may have {most} open files, which leaves none for connections: raise that "
+            f"this process may have {most} open files, which leaves none for connections: raise that limit "
             "(ulimit -Hn, LimitNOFILE of systemd)"
         )
     limits = {"max_connections": config.max_connections}
@@ -112,8 +112,8 @@ def allow_open_files(config: Config, *, asked: int = 0) -> None:
         wanted += config.max_http_connections * (1 + asked)
     if most < wanted:
         Logger().warn(
-            "{limits} cannot be open, which takes {wanted} files, as this process may have {most} open files: raise "
-            "that (ulimit -Hn, LimitNOFILE of systemd), or lower {names}",
+            "{limits} can take {wanted} open files, and this process may have {most} open files: raise that limit "
+            "(ulimit -Hn, LimitNOFILE of systemd), or lower {names}",
             limits=" and ".join(f"{name} = {limit}" for name, limit in limits.items()),
             wanted=wanted,
             most=most,
@@ -128,7 +128,7 @@ def announce(line: str) -> None:
         os.write(_STANDARD_OUTPUT, f"{line}\n".encode(errors="surrogateescape"))
     except OSError as failure:
         Logger().warn(
-            "standard output was not told '{line}': {error}", line=line, error=failure.strerror
+            "cannot write '{line}' to standard output: {error}", line=line, error=failure.strerror
         )
 
 

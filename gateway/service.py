@@ -239,7 +239,8 @@ class Gateway:
             self._ports.pop().stopListening()
             raise cannot_listen(taken, "vip_channel", HostPort(host, vip_port), "false") from taken
         self.log.warn(
-            "not answering on {port}, the VIP channel of old clients: the port is taken",
+            "not listening on {port}, the VIP channel of old clients: the port is taken; free it, or set "
+            "vip_channel = false",
             port=vip_port,
         )
 
@@ -441,7 +442,8 @@ class Gateway:
             self._store.close()
         except StorageError as failure:
             self.log.error(
-                "the data folder is left as by a killed process: {error}", error=str(failure)
+                "the data folder could not be closed, and the next start recovers it as after a kill: {error}",
+                error=str(failure),
             )
         finally:
             self.broker.audit.close()
@@ -490,7 +492,9 @@ def _serve(config: Config) -> None:
         f"data in {config.data}"
     )
     if config.clock == "manual":
-        announce("time stands still until 'tidegate clock advance' or 'set' moves it")
+        announce(
+            "the clock stands still until 'tidegate clock advance' or 'tidegate clock set' moves it"
+        )
     if config.http is not None:
         tell_http(config, gateway.http_port)
     manager = ServiceManager()

@@ -57,4 +57,4 @@ class ServiceManager:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
                 speaker.sendto(state.encode(), self._address)
         except OSError as error:
-            self.log.warn("systemd could not be told: {error}", error=error.strerror)
+            self.log.warn("cannot notify systemd: {error}", error=error.strerror)

@@ -96,7 +96,7 @@ def _advertised(value: object) -> HostPort | None:
         value = f"{value}:0"
     address = parse_host_port(value)
     if ":" in address.host:
-        raise ValueError("clients can only be told an IPv4 address")
+        raise ValueError("clients can only be given an IPv4 address")
     if ipaddress.ip_address(address.host).is_unspecified:
         raise ValueError("no client can connect to that address")
     return address
@@ -231,7 +231,7 @@ def _path(value: object) -> object:
         if not value:
             raise ValueError("it is empty")
         if _CONTENT.match(value):
-            raise SecretValueError("it is what a file holds, not where it is")
+            raise SecretValueError("it is the content of a file, not its path")
         return in_home(Path(value))
     return value
 

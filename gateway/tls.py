@@ -87,7 +87,10 @@ class Certificates:
         try:
             self._context = self._load()
         except TlsError as error:
-            self.log.error("the certificate in use stays: {error}", error=str(error))
+            self.log.error(
+                "the changed certificate cannot be used, and the old one stays in use: {error}",
+                error=str(error),
+            )
         else:
             self.log.info("read the certificate again: its files have changed")
 
@@ -190,7 +193,7 @@ def _private_key(data: bytes) -> _Key:
     """Return the key of a PEM file."""
     key = load_pem_private_key(data, password=None)
     if not isinstance(key, _Key):
-        raise ValueError("it is no key for TLS; RSA, elliptic curve and Edwards curve keys are")
+        raise ValueError("TLS needs an RSA, elliptic curve or Edwards curve key")
     return key
 
 

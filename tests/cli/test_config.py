@@ -203,7 +203,7 @@ class TestRefusals:
     def test_what_a_secret_file_holds_is_not_shown(self, name: str, content: str) -> None:
         line = refusal(flags={name: content})
         assert line.startswith(f"{name} = ... (--")
-        assert "it is what a file holds, not where it is; write a path" in line
+        assert "it is the content of a file, not its path; write a path" in line
         assert "MIIE" not in line
 
     def test_several_wrong_values_give_the_first(self, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ class TestTogether:
         flags = {"workers": "2", "http_tls": "true", "tls_client_ca": "ca.pem"}
         load(flags, {})
         line = refusal(flags=flags | {"http": "127.0.0.1:9877"})
-        assert "http_tls and tls_client_ca would not answer it" in line
+        assert "workers = 2 would refuse the requests of the shared http port, which has no" in line
 
     def test_a_frame_must_hold_the_largest_message(self) -> None:
         line = refusal(flags={"max_message_size": "16MiB"})

@@ -212,7 +212,7 @@ class TestPartialFrames:
                     if not client.transport.disconnecting:
                         client.protocol.dataReceived(b"\0\x7f\0\0" + b"\0" * 20_000)
         lines = [formatEvent(event) for event in events]
-        closed = [line for line in lines if "unfinished frames fill memory" in line]
+        closed = [line for line in lines if "unfinished frames exceed max_unfinished_bytes" in line]
         assert (
             len(closed) == len(set(closed)) == sum(one.transport.disconnecting for one in clients)
         )

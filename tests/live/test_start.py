@@ -185,7 +185,7 @@ def test_it_serves_where_standard_output_is_on_a_full_disk(tmp_path: Path) -> No
     with process:
         assert process.stderr is not None
         line = process.stderr.readline()
-        assert b"standard output was not told 'listening on 127.0.0.1:" in line, line
+        assert b"cannot write 'listening on 127.0.0.1:" in line, line
         process.terminate()
         assert process.wait(LIMIT_S) == 0
 

@@ -174,7 +174,7 @@ class _Parser:
     def _unary(self) -> Operand:
         self._nesting += 1
         if self._nesting > _MAX_NESTING:
-            raise SqlError(f"more than {_MAX_NESTING} parentheses or signs stand within another")
+            raise SqlError(f"more than {_MAX_NESTING} parentheses or signs are nested")
         if self._skip("+"):
             operand = self._unary()
         elif self._skip("-"):
@@ -264,7 +264,7 @@ class _Parser:
     def _error(self, wanted: str) -> SqlError:
         token = self._peek()
         found = token.text[:40] if token.kind != "end" else "the end"
-        return SqlError(f"{wanted} is wanted at column {token.column}, not {found}")
+        return SqlError(f"{wanted} is expected at column {token.column}, not {found}")
 
 
 def _whole(text: str) -> int:

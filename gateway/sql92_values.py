@@ -53,7 +53,7 @@ class Operand:
         self.evaluate = evaluate
         self.depth: int = 1 + max((one.depth for one in inner), default=0)
         if self.depth > MAX_DEPTH:
-            raise SqlError(f"more than {MAX_DEPTH} operations stand within one another")
+            raise SqlError(f"more than {MAX_DEPTH} operations are nested")
 
 
 class Condition(Operand):
@@ -263,7 +263,7 @@ def as_condition(operand: Operand) -> Condition:
     if isinstance(operand, Condition):
         return operand
     if not isinstance(operand, Property):
-        raise SqlError("a condition is wanted where there is only a value")
+        raise SqlError("a condition is expected where there is only a value")
     name = operand.name
 
     def evaluate(properties: Properties) -> Value:

@@ -215,7 +215,7 @@ class Clients:
             if known is not None and known.caller is not None and known.caller.name != caller.name:
                 raise RequestError(
                     ResponseCode.NO_PERMISSION,
-                    f"the client {client_id} of the group {place.group} is another user's",
+                    f"the client {client_id} of the group {place.group} belongs to another user",
                 )
 
     def _note(self, place: _Place, client: Client) -> None:

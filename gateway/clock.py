@@ -43,8 +43,8 @@ class Clock:
         behind_ms = stored_ms - self.now_ms()
         if self.moves and behind_ms >= JUMP_MS:
             self.log.warn(
-                "the wall clock is {step} ms behind what was stored last: where it was right then, "
-                "timed messages wait for it",
+                "the wall clock is {step} ms behind the time of the last stored message: if it is wrong "
+                "now, set it, as timed messages wait for it",
                 step=behind_ms,
             )
         self._last_stored_ms = max(self._last_stored_ms, stored_ms)

@@ -205,7 +205,9 @@ class Committer:
             store.abandon()
             self._reload()
             if is_made_of_them or self._are_copies_old:
-                raise StorageError("what is stored could not be read since one was refused")
+                raise StorageError(
+                    "the data folder could not be read again after a batch was refused"
+                )
         fired = Step() if self._stopped else self._firing.step()
         if not store.has_changes:
             return fired, []
@@ -256,7 +258,7 @@ class Committer:
             return
         except StorageError as error:
             if not self._are_copies_old:
-                self.log.error("all is refused until it can be read: {error}", error=str(error))
+                self.log.error("sends and changes are refused for now: {error}", error=str(error))
             self._are_copies_old = True
             return
         for copy in self._copies:

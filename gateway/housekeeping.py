@@ -191,8 +191,9 @@ class Housekeeping:
         environment.look()
         if environment.is_away and not was_away:
             self.log.critical(
-                "nothing is stored any more: the data folder {data} was moved or deleted. Once it is back the gateway "
-                "goes on; what was deleted is there until it ends (docs/disaster-recovery.md says how to save it)",
+                "nothing is stored any more: the data folder {data} was moved or deleted. If it was moved, move it "
+                "back. If it was deleted, do not stop the gateway, as its files last until then "
+                "(docs/disaster-recovery.md says how to save them)",
                 data=environment.path,
             )
         elif was_away and not environment.is_away:
@@ -215,8 +216,8 @@ class Housekeeping:
         if damaged > self._told_damaged:
             self._told_damaged = damaged
             self.log.error(
-                "damaged messages and queues met since the start: {count}. Nobody gets what cannot be read; "
-                "'tidegate fsck --data {data}' names them once the gateway has stopped",
+                "damaged messages and queues met since the start: {count}. They cannot be delivered. Stop the "
+                "gateway and run 'tidegate fsck --data {data}', which names them",
                 count=damaged,
                 data=self._broker.config.data,
             )

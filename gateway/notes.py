@@ -27,7 +27,7 @@ def read_notes(
             take(name, value)
         except (msgspec.DecodeError, ValueError, PolicyError) as error:
             _log.error(
-                "the {kind} {name} cannot be read ({error}) and does not count until it is set again",
+                "the {kind} {name} cannot be read ({error}) and is ignored until it is set again",
                 kind=kind,
                 name=name.decode(errors="backslashreplace"),
                 error=str(error),

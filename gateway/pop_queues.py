@@ -91,7 +91,7 @@ class PopQueues:
         if len(back_in.encode()) > MAX_PREFIXED_NAME:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
-                f"{back_in}, where messages would come back, is longer than {MAX_PREFIXED_NAME}",
+                f"the retry topic {back_in} is longer than {MAX_PREFIXED_NAME} bytes",
             )
         numbers = [queue_id] if queue_id >= 0 else range(count)
         found: list[PopQueue] = []

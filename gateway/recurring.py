@@ -335,7 +335,7 @@ class RecurringMessages:
         topic = self._topics.get(one.topic.decode())
         try:
             if definition is None:
-                raise RuleError("it was stored by another version")
+                raise RuleError("another version of Tidegate stored it; set it again")
             turn = definition.rule.turn(
                 Misfire(definition.misfire),
                 one.next_ms,

@@ -153,7 +153,7 @@ class Call:
         if size > self.most_bytes:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"the answer would have more than the {self.most_bytes} bytes that clients take of one: "
+                f"the answer would be longer than the {self.most_bytes} bytes that clients accept: "
                 "ask for less at once",
             )
 

@@ -413,7 +413,8 @@ def check_queues(name: str, queues: int) -> None:
     """
     if queues > MAX_QUEUES:
         raise RequestError(
-            ResponseCode.INVALID_PARAMETER, f"{name} cannot have {queues} queues, but {MAX_QUEUES}"
+            ResponseCode.INVALID_PARAMETER,
+            f"{name} cannot have {queues} queues, but at most {MAX_QUEUES}",
         )
 
 

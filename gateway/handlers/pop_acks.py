@@ -144,7 +144,7 @@ class PopAcks:
         handle = parse_handle(fields.extra_info)
         back_ms = handle.pop_time + handle.invisible_time
         if not 0 <= back_ms < 1 << 63:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "the handle has times that cannot be")
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the handle has impossible times")
         pop = Pop(
             back_ms,
             fields.consumer_group.encode(),
@@ -176,7 +176,9 @@ class PopAcks:
                 waits_on = error
         if waits_on is not None:
             # Many may wait like this one: a line for each would fill the log.
-            self.log.error("popped messages do not come back yet: {error}", error=str(waits_on))
+            self.log.error(
+                "popped messages cannot be delivered again yet: {error}", error=str(waits_on)
+            )
         committer.change()
         return len(due) == MAX_REVIVED
 

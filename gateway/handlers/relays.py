@@ -100,7 +100,7 @@ class Relays:
                     tables[client.client_id] = _queue_table(answer.body)
                 except (BodyError, msgspec.DecodeError, RecursionError) as error:
                     self.log.warn(
-                        "{client} told its offsets in no known form: {error}",
+                        "the offsets that {client} answered cannot be read: {error}",
                         client=client.client_id,
                         error=str(error),
                     )

@@ -90,7 +90,7 @@ class Transactions:
             raise RequestError(
                 ResponseCode.ILLEGAL_OPERATION,
                 f"the transaction of message {find(properties, names.UNIQ_KEY)} was not decided "
-                f"within its {names.CHECK_IMMUNITY_TIME_IN_SECONDS}; wait to be asked",
+                f"within its {names.CHECK_IMMUNITY_TIME_IN_SECONDS}; wait for the broker's check",
             )
         if find(properties, names.PGROUP) != fields.producer_group:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
@@ -115,7 +115,9 @@ class Transactions:
                     self._give_up(half, message)
                 except DamagedError as error:
                     # This half waits for a repair; the others do not.
-                    self.log.error("an undecided transaction waits on: {error}", error=str(error))
+                    self.log.error(
+                        "an undecided transaction cannot be given up yet: {error}", error=str(error)
+                    )
                     put_off_check(self._store, half.sequence, next_ms, half.checks)
             else:
                 group = find(message.properties, names.PGROUP) or ""
@@ -134,8 +136,8 @@ class Transactions:
         for group, count in unasked.items():
             # A program that ended can leave thousands of halves: a line for each would fill the log.
             self.log.warn(
-                "nobody to ask about undecided transactions, {count} of them: no producer of group "
-                "{group} is online, and may send to their topic",
+                "undecided transactions cannot be checked ({count}): producer group {group} has no client "
+                "online that may send to their topic",
                 count=count,
                 group=group,
             )

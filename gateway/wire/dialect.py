@@ -40,9 +40,7 @@ def to_json(text: bytes) -> bytes:
         have other faults.
     """
     if len(text) > MAX_TEXT:
-        raise DialectError(
-            f"{len(text)} bytes that are not read as they are; {MAX_TEXT} are possible"
-        )
+        raise DialectError(f"{len(text)} bytes that are not standard JSON; {MAX_TEXT} are possible")
     tokens = _tokens(text)
     value, end = _value(tokens, 0, 0)
     if end != len(tokens):

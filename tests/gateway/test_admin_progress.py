@@ -184,7 +184,7 @@ class TestShown:
             ok(commit_offset(client, "T", 0, 1, f"H{number}"))
         answer = client.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert (answer.remark or "").endswith("clients take of one: ask for less at once")
+        assert (answer.remark or "").endswith("clients accept: ask for less at once")
         answer = client.ask(317, {"isOrder": "false"})
         assert answer.code == ResponseCode.SYSTEM_ERROR
         ok(client.ask(208, {"consumerGroup": "H1"}))

@@ -133,7 +133,7 @@ class TestCreate:
         most = (1 << 31) - 1
         refused = create_topic(client, "T", queues=most)
         assert refused.code == ResponseCode.INVALID_PARAMETER
-        assert refused.remark == f"T cannot have {most} queues, but 10000"
+        assert refused.remark == f"T cannot have {most} queues, but at most 10000"
         many = {"topicName": "U", "readQueueNums": most, "writeQueueNums": 1, "perm": 6}
         answer = client.ask(18, None, json.dumps({"topicConfigList": [many]}).encode())
         assert answer.code == ResponseCode.INVALID_PARAMETER

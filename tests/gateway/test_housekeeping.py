@@ -169,8 +169,8 @@ class TestClockSteps:
         with log_lines() as lines:
             gateway.start()
         line = (
-            "the wall clock is 5000 ms behind what was stored last: where it was right then, "
-            "timed messages wait for it"
+            "the wall clock is 5000 ms behind the time of the last stored message: if it is wrong now, "
+            "set it, as timed messages wait for it"
         )
         assert [text for text in lines if "wall clock" in text] == ([line] if told else [])
 

@@ -205,7 +205,7 @@ def test_more_than_one_answer_takes_is_refused(
     answer = client.answer(opaque)
     assert answer is not None
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert (answer.remark or "").endswith("clients take of one: ask for less at once")
+    assert (answer.remark or "").endswith("clients accept: ask for less at once")
 
 
 def test_a_clients_answer_that_is_too_long_is_refused(
@@ -220,7 +220,7 @@ def test_a_clients_answer_that_is_too_long_is_refused(
     answer = client.answer(opaque)
     assert answer is not None
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert (answer.remark or "").endswith("clients take of one: ask for less at once")
+    assert (answer.remark or "").endswith("clients accept: ask for less at once")
 
 
 def test_where_an_absent_group_is(client: MemoryClient) -> None:

@@ -696,7 +696,7 @@ class TestChecks:
         with capturedLogs() as events:
             gateway.advance(8 * SECOND)
         (told,) = [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
-        assert told.startswith("nobody to ask about undecided transactions, 3 of them: ")
+        assert told.startswith("undecided transactions cannot be checked (3): ")
         produce(client)
         with capturedLogs() as events:
             gateway.advance(30 * SECOND)

@@ -353,7 +353,7 @@ def test_nobody_takes_the_place_of_another_users_client(
     answer = curious.heartbeat("s", group="", producers=["mine", "payers"])
     assert (answer.code, answer.remark) == (
         ResponseCode.NO_PERMISSION,
-        "the client s of the group payers is another user's",
+        "the client s of the group payers belongs to another user",
     )
     assert curious.heartbeat("s", group="", producers=["mine"]).code == 0
     guarded.advance(60_000)

@@ -370,7 +370,7 @@ class Bulk:
             )
         order = msgspec.json.decode(data, type=_Order)
         if order.expires_ms < self._broker.clock.now_ms():
-            raise ApiError(HTTPStatus.CONFLICT, "the preview is too old: look at it again")
+            raise ApiError(HTTPStatus.CONFLICT, "the preview is too old: make a new one")
         return order
 
     def _sign(self, data: bytes) -> bytes:

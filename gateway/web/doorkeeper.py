@@ -56,8 +56,8 @@ class Doorkeeper:
         if self._is_closed:
             raise ApiError(
                 HTTPStatus.FORBIDDEN,
-                "the API is closed: http is not a loopback address, and there is nothing to know you by; "
-                "set http_token_file, or authentication to true",
+                "the API is closed: http is not a loopback address, and neither http_token_file nor "
+                "authentication = true protects it; set one of them",
             )
         if self._is_local:
             self._check_host(header("host") or "")
@@ -80,7 +80,8 @@ class Doorkeeper:
             name = None
         if name not in LOCAL_NAMES:
             raise ApiError(
-                HTTPStatus.FORBIDDEN, f"ask for localhost, 127.0.0.1 or [::1], not for {host!r}"
+                HTTPStatus.FORBIDDEN,
+                f"the header Host must be localhost, 127.0.0.1 or [::1], not {host!r}",
             )
 
     @staticmethod

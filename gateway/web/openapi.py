@@ -11,15 +11,15 @@ import msgspec
 from gateway.web.endpoints import PLACEHOLDER, Endpoint, Problem
 
 REFUSALS = {
-    HTTPStatus.BAD_REQUEST: "A parameter or the body is not what it should be.",
+    HTTPStatus.BAD_REQUEST: "A parameter or the body is not valid.",
     HTTPStatus.UNAUTHORIZED: "The request names no user or brings no token, or a wrong one.",
     HTTPStatus.FORBIDDEN: "The user may not do this, or the request comes from a foreign page.",
-    HTTPStatus.NOT_FOUND: "There is no such thing.",
-    HTTPStatus.CONFLICT: "What it is about is not in a state for this.",
-    HTTPStatus.SERVICE_UNAVAILABLE: "Nothing can be stored now, or the gateway stops.",
+    HTTPStatus.NOT_FOUND: "What the request names does not exist.",
+    HTTPStatus.CONFLICT: "What the request names is in a state that does not allow this.",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Nothing can be stored now, or the gateway is stopping.",
 }
 REFUSED_CHANGES = REFUSALS | {
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body has more bytes than are read.",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too long.",
     HTTPStatus.TOO_MANY_REQUESTS: "A limit of the topic is reached; try again later.",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The request lacks the header `Content-Type: application/json`.",
 }

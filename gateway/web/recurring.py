@@ -149,7 +149,8 @@ class RecurringEndpoints:
         if names.RECUR_CHANGE in body.properties:
             raise ApiError(
                 HTTPStatus.BAD_REQUEST,
-                f"the property {names.RECUR_CHANGE} would pause, resume or delete it in place of setting it",
+                f"the property {names.RECUR_CHANGE} pauses, resumes or deletes a recurring message, and does not "
+                "set one: leave it out",
             )
         rule = {
             names.RECUR_NAME: query.name,

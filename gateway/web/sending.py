@@ -117,7 +117,7 @@ class Sender:
         if is_half(properties, 0):
             raise ApiError(
                 HTTPStatus.BAD_REQUEST,
-                f"{names.TRAN_MSG} makes it half of a transaction, and by HTTP there is nobody to decide it",
+                f"{names.TRAN_MSG} makes it a half message, which nobody can commit by HTTP: leave the property out",
             )
         # Check this before joining them: 8 MiB may hold half a million properties.
         if sum(map(len, properties)) + sum(map(len, properties.values())) > MAX_PROPERTIES:

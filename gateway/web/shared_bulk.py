@@ -170,7 +170,10 @@ class SharedBulk:
             return None
         for name, part in parts.items():
             if name not in told and part.state == "running":
-                error = f"{name} was started again: what it changed stays so, and of that {part.done:,} are counted"
+                changed = f"{part.done:,} messages or more"
+                error = (
+                    f"{name} was restarted before it was done: what it changed stays so ({changed})"
+                )
                 told[name] = msgspec.structs.replace(part, state="failed", error=error)
             elif name not in told:
                 told[name] = part
@@ -189,7 +192,7 @@ class SharedBulk:
 def _silent(name: str) -> ApiError:
     return ApiError(
         HTTPStatus.SERVICE_UNAVAILABLE,
-        f"{name} does not answer: it may make its part of the change yet",
+        f"{name} does not answer: it may still make its part of the change",
     )
 
 
@@ -198,8 +201,8 @@ def _ended(failure: ApiError, begun: Iterable[str]) -> ApiError:
     problem = failure.problem
     return ApiError(
         HTTPStatus(problem.status),
-        f"{problem.detail}. Begun, and ended where it was, at {', '.join(begun)}: "
-        "what is changed there stays so; preview the change anew",
+        f"{problem.detail}. The change was begun and stopped at {', '.join(begun)}: "
+        "what is changed there stays so; make a new preview",
         problem.code,
     )
 

@@ -100,7 +100,7 @@ class Api(Resource):
         asker = self._doorkeeper.admit(method, partial(_header, request), peer)
         if isinstance(request, BoundedRequest) and request.is_too_large:
             raise ApiError(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {MAX_BODY} bytes are read"
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {MAX_BODY} bytes"
             )
         endpoint, values = self._find(request, "GET" if method == "HEAD" else method)
         try:

@@ -238,7 +238,7 @@ class TestManyAtOnce:
         after = shared.get(path)
         assert (after["state"], after["done"]) == ("failed", 4)
         assert after["error"] == (
-            "broker-a-1 was started again: what it changed stays so, and of that 2 are counted"
+            "broker-a-1 was restarted before it was done: what it changed stays so (2 messages or more)"
         )
         shared.workers[0].restart()
         assert shared.refusal("GET", path)["status"] == 404
@@ -291,7 +291,7 @@ class TestManyAtOnce:
         preview = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
         shared.out.add(0)
         refused = shared.refusal("POST", "/bulk", {"token": preview["token"]})
-        assert (refused["status"], "preview the change anew" in refused["detail"]) == (503, True)
+        assert (refused["status"], "make a new preview" in refused["detail"]) == (503, True)
         shared.out.clear()
         for worker in shared.workers:
             worker.settle()
@@ -315,7 +315,7 @@ class TestManyAtOnce:
         shared.workers[1].restart()
         again = shared.post("/bulk", token)
         assert again["id"] == runs["id"]
-        assert again["error"].startswith("broker-a-1 was started again: ")
+        assert again["error"].startswith("broker-a-1 was restarted before it was done: ")
 
     def test_a_job_is_not_taken_for_one_of_before_a_restart(self, shared: Shared) -> None:
         for key in ("first", "second"):
@@ -340,7 +340,9 @@ class TestManyAtOnce:
         shared.workers[1].restart()
         refused = shared.refusal("POST", "/bulk", {"token": preview["token"]})
         assert "not one of this gateway's previews" in refused["detail"]
-        assert "Begun, and ended where it was, at broker-a-0: what is changed" in refused["detail"]
+        assert (
+            "The change was begun and stopped at broker-a-0: what is changed" in refused["detail"]
+        )
         assert shared.get("/bulk")["jobs"] == []
         assert "m1" in shared.search()
 
@@ -364,12 +366,12 @@ class TestManyAtOnce:
         refused = shared.refusal("POST", "/bulk", {"token": preview["token"]})
         assert refused["status"] == 503
         assert refused["detail"] == (
-            "broker-a-1 does not answer: it may make its part of the change yet. Begun, and ended where it was, at "
-            "broker-a-0: what is changed there stays so; preview the change anew"
+            "broker-a-1 does not answer: it may still make its part of the change. The change was begun and stopped at "
+            "broker-a-0: what is changed there stays so; make a new preview"
         )
         shared.out = {0, 1}
         refused = shared.refusal("POST", "/bulk", {"token": preview["token"]})
-        assert refused["detail"].endswith("it may make its part of the change yet")
+        assert refused["detail"].endswith("it may still make its part of the change")
 
 
 class TestRecurring:

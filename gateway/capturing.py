@@ -43,7 +43,7 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> timedel
     except ValueError as error:
         raise click.BadParameter(f"{value!r}: {error}; write 10m or 1h") from None
     if duration <= timedelta():
-        raise click.BadParameter(f"{value!r} is no time in which a file could be written")
+        raise click.BadParameter(f"{value!r} is not longer than 0; write 10m or 1h")
     return duration
 
 
@@ -143,7 +143,9 @@ def capture(
     from recording.writer import CaptureWriter, Rotation
 
     if server == listen and listen[1]:
-        raise click.UsageError("--to is --listen: the proxy would pass on to itself without end")
+        raise click.UsageError(
+            "--to and --listen are the same address: give --to the address of the name server"
+        )
     rotation = Rotation(file_size, file_time.total_seconds(), keep)
     writer = CaptureWriter(out, rotation, least_free=least_free)
     try:

@@ -119,7 +119,7 @@ class _Selection:
                 count += step.messages
         except BaseException:  # also Ctrl-C: messages moved with --by must not be moved twice
             told = f"{counted(count, 'message')} {done}"
-            tell(f"{told}, and perhaps those of the step that was under way")
+            tell(f"{told}, and perhaps more: the last step was not answered")
             raise
         display.changed(count, done, as_json=as_json)
 

@@ -364,10 +364,10 @@ def run() -> None:
     except UnicodeEncodeError as error:
         letters = error.object[error.start : error.end]
         if error.encoding == "utf-8":
-            _complain(f"{letters!a} in what is asked for is no UTF-8", "tidegate")
+            _complain(f"{letters!a} in the arguments is not UTF-8", "tidegate")
             sys.exit(_WRONG)
         _complain(
-            f"standard output cannot have {letters!a}, as it is {error.encoding}: set PYTHONIOENCODING=utf-8",
+            f"standard output is {error.encoding}, which has no {letters!a}: set PYTHONIOENCODING=utf-8",
             "tidegate",
         )
         sys.exit(_FAILED)
@@ -379,7 +379,7 @@ def run() -> None:
         if error.filename is not None:
             _complain(f"cannot use {error.filename}: {error.strerror}", "tidegate")
         elif error.errno in _NO_ROOM:
-            _complain(f"cannot write what was asked for: {error.strerror}", "tidegate")
+            _complain(f"cannot write to standard output: {error.strerror}", "tidegate")
             _leave_unwritten()
         else:
             raise

@@ -118,7 +118,9 @@ class RemotingClient:
             ) from None
         except (FrameError, CommandError) as error:
             self.close()
-            raise ClientError(f"{self._name} answered nonsense: {error}; {_IS_IT_ONE}") from None
+            raise ClientError(
+                f"{self._name} sent an answer that cannot be read: {error}; {_IS_IT_ONE}"
+            ) from None
         except OSError as error:
             self.close()
             raise ClientError(
@@ -132,8 +134,8 @@ class RemotingClient:
         connection.settimeout(remaining)
         data = connection.recv(_CHUNK)
         if not data:
-            hint = "; if it takes only those who use TLS, add --tls" if self._tls is None else ""
-            raise ConnectionError(f"it said nothing{hint}")
+            hint = "; if it requires TLS, add --tls" if self._tls is None else ""
+            raise ConnectionError(f"it sent no answer{hint}")
         return [decode_command(frame) for frame in self._frames.feed(data)]
 
     def _connected(self) -> socket.socket:
@@ -152,8 +154,8 @@ class RemotingClient:
                     "check the address and the network"
                 ) from None
             except (OSError, UnicodeError) as error:
-                # UnicodeError: the name is not valid for a host.
-                reason = error.strerror if isinstance(error, OSError) else "that is no host name"
+                # UnicodeError: no host can have such a name.
+                reason = error.strerror if isinstance(error, OSError) else "it is not a host name"
                 raise ClientError(
                     f"{self._name} cannot be reached: {reason or error}; check the address"
                 ) from None
@@ -172,18 +174,18 @@ class RemotingClient:
         except ssl.SSLCertVerificationError as error:
             connection.close()
             raise ClientError(
-                f"the certificate of {self._name} is not believed: {error.verify_message}; "
-                "give the file of who vouches for it with --tls-ca FILE"
+                f"the certificate of {self._name} is not trusted: {error.verify_message}; "
+                "give the file of its CA with --tls-ca FILE"
             ) from None
         except TimeoutError:
             connection.close()
             raise ClientError(
-                f"{self._name} answered no TLS in {self._timeout:g} s; {_IS_IT_ONE}"
+                f"{self._name} did not answer by TLS in {self._timeout:g} s; {_IS_IT_ONE}"
             ) from None
         except (ssl.SSLError, ConnectionError) as error:
             connection.close()
             raise ClientError(
-                f"{self._name} answered no TLS: {error.strerror or error}; "
+                f"{self._name} did not answer by TLS: {error.strerror or error}; "
                 "check that the gateway's setting tls is not disabled"
             ) from None
 
@@ -327,8 +329,8 @@ def successful(answer: Command) -> Command:
             answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             and "is for one broker" not in remark  # text of the address that several workers share
         ):
-            remark += "; only a Tidegate gateway can be asked this"
-        if remark == "username cannot be null.":  # a RocketMQ broker's text too
+            remark += "; only a Tidegate gateway answers this request"
+        if remark == "username cannot be null.":  # as a RocketMQ broker says it too
             remark += " Give a user's --access-key and --secret-key"
         raise RefusalError(f"the server refused (code {answer.code}): {remark}")
     return answer

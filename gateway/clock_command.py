@@ -54,8 +54,8 @@ def clock(connection: RemotingClient, action: str | None, value: str | None, as_
             if action is None:
                 raise
             raise click.ClickException(
-                f"{error}. Where much comes due on the way it takes longer, and goes on; asked again, the clock would "
-                "be advanced again. 'tidegate clock' shows how far it is, and 'tidegate clock advance 0s' with a "
+                f"{error}. The gateway goes on moving the clock. Do not repeat 'tidegate clock advance', or it "
+                "moves the clock again: 'tidegate clock' shows how far it is, and 'tidegate clock advance 0s' with a "
                 "longer --timeout waits for it"
             ) from None
     display.clock(state, as_json=as_json)
@@ -75,8 +75,10 @@ def _duration_ms(text: str) -> int:
 def _time(text: str) -> int:
     from gateway.moments import parse_moment
 
-    if text[:1] in ("+", "-"):  # relative to this machine's clock, not the gateway's
-        raise click.UsageError(f"{text!r} is a distance: 'tidegate clock advance 30m' goes one")
+    if text[:1] in ("+", "-"):  # from the time of this machine, which is none of that clock's
+        raise click.UsageError(
+            f"{text!r} is a distance, not a time; for that use 'tidegate clock advance 30m'"
+        )
     try:
         return parse_moment(text, now_ms())
     except ValueError as error:

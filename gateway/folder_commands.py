@@ -84,7 +84,9 @@ def restore(source: Path, data: Path, number: int | None) -> None:
         raise click.UsageError(f"--number: {source} has no backups of `backup --incremental`")
     else:
         size = put_back(source, data)
-    tell(f"{data}: {rough_size(size)}; now 'tidegate fsck --data {data}' and start the gateway")
+    tell(
+        f"{data}: {rough_size(size)} restored; now run 'tidegate fsck --data {data}' and start the gateway"
+    )
 
 
 @click.command()

@@ -118,9 +118,9 @@ def _repair(inspection: Inspection, data: Path, copy_to: Path | None, *, no_copy
             inspection.copy(target)
         except StorageError as error:
             raise StorageError(
-                f"{error}; nothing was repaired. --copy-to names another folder, --no-copy goes without"
+                f"{error}; nothing was repaired: name another folder with --copy-to, or make no copy, with --no-copy"
             ) from error
-        tell(f"{target}: the folder as it was")
+        tell(f"{target}: the folder before the repair")
     journal = data / f"repairs-{moment}.jsonl"
     done = inspection.repair(journal, _progress)
     tell(f"{counted(done.made, 'change')} made; {journal} has what was there before")

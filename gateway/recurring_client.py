@@ -108,7 +108,9 @@ _OF_TIMES = ("cron", "every", "zone", "start", "end")
 def restore_recurring(client: RemotingClient, one: RecurringMessage) -> Done:
     """Set a recurring message as a full list has it; pause it if it was paused."""
     if one.body is None or one.properties is None:
-        raise RefusalError(f"{one.name} has no body here: 'list --full --json' writes it")
+        raise RefusalError(
+            f"{one.name} has no body: write the file with 'tidegate recurring list --full --json'"
+        )
     rule = {
         "cron": one.cron,
         "every": one.every,

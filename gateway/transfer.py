@@ -271,8 +271,10 @@ class Sender:
             self._can_tell = False
             return False
         if answer.code != ResponseCode.SUCCESS:
-            # The refusal may be temporary, or for this user. If sent all the same, the message could be there twice.
-            raise RefusalError(f"whether it is there already is not told: {_reason(answer)}")
+            # As for the time being, or to this user. Sent all the same, it could be there twice.
+            raise RefusalError(
+                f"the server cannot tell whether it has this message already: {_reason(answer)}"
+            )
         same = sum(_is_same(one, line) for one in _read(answer.body, HeldPage).messages)
         return same >= number
 
@@ -293,7 +295,7 @@ class Sender:
         template = self._ask_route(DEFAULT_TOPIC)
         if template is None:
             raise RefusalError(
-                f"no broker that may be sent to has topic {topic}, and none makes topics: create it"
+                f"no writable broker has topic {topic}, and none creates topics by itself: create it first"
             )
         # A group's topics are created with one queue, whatever the template has.
         most = 1 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else _MADE_QUEUES

@@ -251,7 +251,9 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
     undecided = usage_of(store).halves
     paused = [topic.decode() for topic, pause in store.paused.items() if not pause.resumed]
     if paused:
-        tell(f"paused here alone, so that what waits is delivered at once: {', '.join(paused)}")
+        tell(
+            f"topics paused here but not at the target, which delivers their due messages at once: {', '.join(paused)}"
+        )
     sent = stay = 0
     told = time.monotonic()
     try:

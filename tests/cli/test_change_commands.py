@@ -149,7 +149,7 @@ class TestBulk:
             run = tidegate("abort", "--server", gateway.server, *SELECTION, "--yes")
         assert (run.status, run.out) == (1, "")
         assert run.err.startswith(
-            "999 messages aborted, and perhaps those of the step that was under way\n"
+            "999 messages aborted, and perhaps more: the last step was not answered\n"
         )
 
     @pytest.mark.parametrize("word", ["n\n", "\n"])

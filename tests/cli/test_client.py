@@ -115,7 +115,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("host", ["a..b", "a" * 70 + ".test", "\udcff"])
     def test_what_is_no_host_name(self, host: str) -> None:
-        with pytest.raises(ClientError, match="cannot be reached: that is no host name; check"):
+        with pytest.raises(ClientError, match="cannot be reached: it is not a host name; check"):
             RemotingClient(host, 9876).ask(25)
 
     def test_no_such_host(self) -> None:
@@ -141,7 +141,7 @@ class TestFailures:
     def test_another_protocol(self) -> None:
         with (
             FakeGateway(lambda command: b"HTTP/1.1 400 Bad Request\r\n\r\n") as gateway,
-            pytest.raises(ClientError, match="answered nonsense"),
+            pytest.raises(ClientError, match="sent an answer that cannot be read"),
         ):
             RemotingClient(*gateway.address).ask(25)
 
@@ -197,7 +197,7 @@ class TestLookUp:
                 lambda command: encode_response(command.opaque, 3, remark="not supported")
             ) as gateway,
             RemotingClient(*gateway.address) as client,
-            pytest.raises(RefusalError, match="only a Tidegate gateway can be asked this"),
+            pytest.raises(RefusalError, match="only a Tidegate gateway answers this request"),
         ):
             look_up(client)
 

@@ -165,7 +165,7 @@ def test_a_full_disk_behind_standard_output_is_one_line_and_status_1(arguments: 
             stderr=subprocess.PIPE,
             check=False,
         )
-    told = b"tidegate: cannot write what was asked for: No space left on device\n"
+    told = b"tidegate: cannot write to standard output: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, told)
 
 
@@ -178,13 +178,16 @@ class TestMisuse:
             (["pending", "--server", "9876"], "'9876' is not HOST:PORT"),
             (
                 ["capture", "--listen", "127.0.0.1:9", "--to", "127.0.0.1:9", "--out", "x"],
-                "--to is --listen",
+                "--to and --listen are the same address",
             ),
             (["pending", "--server", "host:0"], "'host:0' is not HOST:PORT"),
             (["pending", "--server", "host:" + "9" * 5_000], "is not HOST:PORT"),
             (["pending", "--from", "soon"], "'soon' is not a time; write a time such as"),
             (["pending", "--state", "held"], "'held' is not one of"),
-            (["clock", "set", "+30m"], "'+30m' is a distance: 'tidegate clock advance 30m'"),
+            (
+                ["clock", "set", "+30m"],
+                "'+30m' is a distance, not a time; for that use 'tidegate clock advance 30m'",
+            ),
             (["pending", "--limit", "0"], "0 is not in the range"),
             (["abort"], "name what to abort by one of --id, --key and --handle"),
             (["abort", "--id", "A", "--handle", "B"], "one of --id, --key and --handle"),
@@ -417,7 +420,7 @@ class TestPending:
     ) -> None:
         with FakeGateway() as gateway:
             run = tidegate(*arguments, server=gateway.server)
-        assert one_line(run) == r"tidegate: '\udcff' in what is asked for is no UTF-8"
+        assert one_line(run) == r"tidegate: '\udcff' in the arguments is not UTF-8"
         assert run.status == 2
 
     @pytest.mark.parametrize("form", [[], ["--json"]])
@@ -434,7 +437,7 @@ class TestPending:
         assert done.returncode == 1
         assert (
             done.stderr
-            == b"tidegate: standard output cannot have '\\xf6\\xdf', as it is ascii: set PYTHONIOENCODING=utf-8\n"
+            == b"tidegate: standard output is ascii, which has no '\\xf6\\xdf': set PYTHONIOENCODING=utf-8\n"
         )
 
     def test_a_refusal_is_one_line_and_status_1(self, tidegate: Tidegate) -> None:

@@ -127,7 +127,10 @@ def test_what_may_be_there_already_is_not_sent(code: int) -> None:
         Sender(gateway.address, RemotingClient) as sender,
     ):
         for _ in range(2):
-            with pytest.raises(RefusalError, match=rf"is not told: .*code {code}.*: not now"):
+            with pytest.raises(
+                RefusalError,
+                match=rf"cannot tell whether it has this message already: .*code {code}.*: not now",
+            ):
                 sender.send(LINE)
 
 

@@ -103,15 +103,15 @@ def test_the_command_line_over_tls(tmp_path: Path) -> None:
         assert pending("--tls-ca", str(trusted)).returncode == 0
         refused = pending("--tls-ca", str(strange))
         assert refused.returncode == 1
-        assert "is not believed" in refused.stderr
+        assert "is not trusted" in refused.stderr
         assert "--tls-ca" in pending("--tls-ca", str(tmp_path / "none")).stderr
-        assert "if it takes only those who use TLS, add --tls" in pending().stderr
+        assert "if it requires TLS, add --tls" in pending().stderr
 
 
 def test_tls_where_there_is_none(tmp_path: Path) -> None:
     with (
         GatewayProcess(tmp_path / "data", "--tls", "disabled") as gateway,
-        pytest.raises(ClientError, match="answered no TLS"),
+        pytest.raises(ClientError, match="did not answer by TLS"),
         RemotingClient("127.0.0.1", gateway.port, tls=tls_context(None)),
     ):
         pass

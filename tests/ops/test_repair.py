@@ -146,7 +146,7 @@ def test_a_copy_that_cannot_be_made_is_no_repair(
     repair = ("--data", gateway.data, "--repair", "--yes")
     done = tidegate("fsck", *repair, "--copy-to", tmp_path / "full")
     assert done.returncode == 1
-    assert "nothing was repaired. --copy-to names another folder" in done.stderr
+    assert "nothing was repaired: name another folder with --copy-to" in done.stderr
     assert run("--data", gateway.data).exit_code == 4
     assert run("--data", gateway.data, *repair[2:], "--copy-to", tmp_path / "copy").exit_code == 0
     assert run("--data", tmp_path / "copy").exit_code == 4

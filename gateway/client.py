@@ -154,7 +154,7 @@ class RemotingClient:
                     "check the address and the network"
                 ) from None
             except (OSError, UnicodeError) as error:
-                # UnicodeError: no host can have such a name.
+                # UnicodeError: the name is not valid for a host.
                 reason = error.strerror if isinstance(error, OSError) else "it is not a host name"
                 raise ClientError(
                     f"{self._name} cannot be reached: {reason or error}; check the address"
@@ -330,7 +330,7 @@ def successful(answer: Command) -> Command:
             and "is for one broker" not in remark  # text of the address that several workers share
         ):
             remark += "; only a Tidegate gateway answers this request"
-        if remark == "username cannot be null.":  # as a RocketMQ broker says it too
+        if remark == "username cannot be null.":  # a RocketMQ broker's text too
             remark += " Give a user's --access-key and --secret-key"
         raise RefusalError(f"the server refused (code {answer.code}): {remark}")
     return answer

@@ -75,7 +75,7 @@ def _duration_ms(text: str) -> int:
 def _time(text: str) -> int:
     from gateway.moments import parse_moment
 
-    if text[:1] in ("+", "-"):  # from the time of this machine, which is none of that clock's
+    if text[:1] in ("+", "-"):  # relative to this machine's clock, not the gateway's
         raise click.UsageError(
             f"{text!r} is a distance, not a time; for that use 'tidegate clock advance 30m'"
         )

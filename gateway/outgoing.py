@@ -114,7 +114,7 @@ class Outgoing:
             del self._waiting[peer]
         try:
             on_answer(answer)
-        except Exception:  # noqa: BLE001 - whoever asked must not harm the client's connection
+        except Exception:  # noqa: BLE001 - the code that asked must not harm the client's connection
             self.log.failure("an answer of {peer} could not be handled", peer=peer.address)
 
     def _number(self) -> int:

@@ -271,7 +271,7 @@ class Sender:
             self._can_tell = False
             return False
         if answer.code != ResponseCode.SUCCESS:
-            # As for the time being, or to this user. Sent all the same, it could be there twice.
+            # The refusal may be temporary, or for this user. If sent all the same, the message could be there twice.
             raise RefusalError(
                 f"the server cannot tell whether it has this message already: {_reason(answer)}"
             )

@@ -29,7 +29,7 @@ OURS = ("gateway", "storage", "recording", "compat", "spark_jobs", "tests")
 
 
 class Room(NamedTuple):
-    """A folder, the modules of ours that it may import, and what else it may not import."""
+    """A folder, the modules of this project that it may import, and modules that it may not import."""
 
     folder: str
     may: tuple[str, ...]
@@ -50,34 +50,34 @@ ROOMS = (
 )
 
 EXCEPTIONS = {
-    # `tidegate bench` is a command like the others; it loads the benchmark only when it is called.
+    # `tidegate bench` is a command like the others. It loads the benchmark only when it is called.
     ("gateway/cli.py", "compat.bench.command.bench"),
-    # And so is `tidegate compat`.
+    # The same holds for `tidegate compat`.
     ("gateway/cli.py", "compat.command.compat"),
-    # So are the jobs on recorded traffic, which need an extra.
+    # The same holds for the jobs on recorded traffic, which need an extra.
     ("gateway/cli.py", "spark_jobs.command.main"),
-    # Spark runs on Java, which the toolchain finds or gets.
+    # Spark runs on Java, which the toolchain finds or downloads.
     ("spark_jobs/session.py", "compat.toolchain.folder.ToolchainError"),
     ("spark_jobs/session.py", "compat.toolchain.java.java"),
     ("spark_jobs/session.py", "compat.toolchain.java.java_version"),
     ("spark_jobs/session.py", "compat.toolchain.folder.make_folder"),
-    # Millions of messages are put into a data folder as the gateway itself would store them.
+    # It stores millions of messages in a data folder in the same way as the gateway.
     ("compat/bench/fill.py", "gateway.intake.terms_of"),
     ("compat/bench/fill.py", "storage.Store"),
-    # What a benchmark asks of a machine is the same in both.
+    # Both benchmarks measure the machine in the same way.
     ("spark_jobs/bench/command.py", "compat.bench.machine.describe"),
     ("spark_jobs/bench/measuring.py", "compat.bench.processes.Usage"),
     ("spark_jobs/bench/measuring.py", "compat.bench.processes.usage"),
     ("spark_jobs/bench/runs.py", "compat.children"),
 }
-"""Files and what they import against the rules."""
+"""Files, and the names that they import against the rules."""
 
 WIRE_MAY = {"msgspec"}
-"""What `gateway/wire/` imports beside the standard library."""
+"""The packages that `gateway/wire/` imports besides the standard library."""
 
 
 def imports(file: Path) -> Iterator[tuple[int, str]]:
-    """Line and full name of everything that a file imports, wherever in it."""
+    """Yield the line and full name of everything that a file imports, wherever in the file."""
     for node in ast.walk(ast.parse(file.read_text(), str(file))):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -94,12 +94,12 @@ def is_under(name: str, modules: tuple[str, ...]) -> bool:
 
 
 def files(folder: str) -> list[Path]:
-    """The Python files of a room."""
+    """Return the Python files of a room."""
     return sorted((ROOT / folder).rglob("*.py"))
 
 
 def show(file: Path, line: int, name: str) -> str:
-    """One breach, as a reader looks for it."""
+    """Format one breach with file and line."""
     return f"{file.relative_to(ROOT)}:{line} imports {name}"
 
 
@@ -125,7 +125,7 @@ def test_exceptions_are_still_needed() -> None:
 
 
 def test_the_client_knows_the_wire_alone() -> None:
-    """So `compat` may use it, and sees no more of the gateway than its bytes."""
+    """So `compat` may use the client without depending on the rest of the gateway."""
     assert {
         name
         for _, name in imports(ROOT / "gateway/client.py")
@@ -134,7 +134,7 @@ def test_the_client_knows_the_wire_alone() -> None:
 
 
 def test_the_walk_sees_imports() -> None:
-    """Without this, an empty folder or a blind walk would pass for a tidy house."""
+    """Without this, an empty folder or a search that finds nothing would pass."""
     seen = {name for file in files("storage") for _, name in imports(file)}
     assert "lmdb" in seen
     seen = {name for file in files("gateway/handlers") for _, name in imports(file)}
@@ -163,7 +163,7 @@ def test_handlers_touch_no_socket() -> None:
 
 
 def test_only_the_service_knows_everyone() -> None:
-    """Whoever else imports the composition would close a circle; the command line starts it."""
+    """Any other import of the composition would make a circle. The command line starts it."""
     assert {
         str(file.relative_to(ROOT))
         for file in files("gateway")
@@ -184,7 +184,7 @@ def test_handlers_are_known_to_the_table_and_the_composition_alone() -> None:
 
 
 def test_storage_keeps_lmdb_to_itself() -> None:
-    """No file that imports both, and LMDB nowhere else but in tests."""
+    """The other packages do not import LMDB; only storage and tests do."""
     assert [
         show(file, line, name)
         for folder in ("gateway", "compat", "spark_jobs")

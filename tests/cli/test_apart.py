@@ -1,4 +1,4 @@
-"""What a command says that a damaged file kills, and that it ends as its work does in all else."""
+"""The report of work that a damaged file kills, and the normal end of all other work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _APART = (
 
 
 def apart(work: str) -> tuple[int, str]:
-    """The status of some work that is done apart, and what was said."""
+    """Do some work in a child process, and return the exit status and the output."""
     script = _APART.format(work=work)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False

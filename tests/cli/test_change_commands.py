@@ -1,4 +1,4 @@
-"""`tidegate abort`, `reschedule`, `pause` and `resume`: what they ask, say and end with."""
+"""`tidegate abort`, `reschedule`, `pause` and `resume`: their requests, output and exit status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DUE_MS = 1_896_078_600_000
 
 
 def moved(*outcomes: str) -> Reply:
-    """The answer about messages by name."""
+    """Return a gateway's response with these outcomes."""
     rows = [
         {"msgId": f"ID{i}", "topic": "orders", "dueMs": DUE_MS, "outcome": outcome}
         for i, outcome in enumerate(outcomes)
@@ -27,18 +27,18 @@ def moved(*outcomes: str) -> Reply:
 
 
 def step(messages: int, cursor: str | None = None) -> Reply:
-    """The answer to a step of a bulk change."""
+    """Return a gateway's response to a step of a bulk change."""
     return lambda command: success(command, {"messages": messages, "cursor": cursor})
 
 
 def asked(gateway: FakeGateway) -> list[tuple[int, dict[str, str]]]:
-    """The requests that came: codes and fields."""
+    """Return the requests received: codes and fields."""
     return [(command.code, command.ext()) for command in gateway.asked]
 
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Sets what is typed when the command asks."""
+    """Set the user's input to the command's prompt."""
 
     def type_(text: str) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO(text))

@@ -1,4 +1,4 @@
-"""The blocking client against a server of canned answers."""
+"""The blocking client against a server with canned responses."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_connects_again_after_an_error() -> None:
 
 
 class TestFailures:
-    """Each is one line that names the address and what to do."""
+    """Each failure is one line that names the address and what to do."""
 
     def test_nobody_listens(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -131,7 +131,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("tls", [False, True])
     def test_the_port_for_http(self, *, tls: bool) -> None:
-        """It waits for the end of a line, also within what begins TLS."""
+        """The server waits for the end of a line, also within the beginning of TLS."""
         context = tls_context(None) if tls else None
         with socket.create_server(("127.0.0.1", 0)) as silent:
             client = RemotingClient("127.0.0.1", silent.getsockname()[1], 0.2, context)

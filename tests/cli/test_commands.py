@@ -1,4 +1,4 @@
-"""The command `tidegate` from its arguments to what it prints and the status it ends with."""
+"""The command `tidegate`, from its arguments to its output and exit status."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TestHelp:
         assert lines[lines.index("Examples:") - 1] == ""
 
     def test_examples_can_be_copied_from_a_narrow_terminal(self) -> None:
-        """Help would break longer lines in two."""
+        """The help would break longer lines in two."""
         examples = [
             line.replace("\\-", "-").replace("\\e", "\\")
             for _, page in pages(cli.cli, "tidegate")
@@ -211,7 +211,7 @@ class TestMisuse:
 class TestServe:
     @pytest.fixture
     def served(self, monkeypatch: pytest.MonkeyPatch) -> list[Config]:
-        """Stands in for the service: notes the settings it is run with and ends with status 7."""
+        """Stands in for the service: records the settings it is run with, and ends with status 7."""
         configs: list[Config] = []
         service = ModuleType("gateway.service")
 

@@ -1,4 +1,4 @@
-"""The settings: which of several values counts, what is refused in which words, the sample."""
+"""The settings: which of several values counts, what is refused with which text, and the sample."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def refusal(
 
 
 def test_each_group_is_one() -> None:
-    """Listings and samples have a heading for each."""
+    """Listings and samples have one heading for each group."""
     groups = [entry.about.group for entry in descriptions().values()]
     assert [group for group, _ in groupby(groups)] == list(dict.fromkeys(groups))
 
@@ -339,7 +339,7 @@ class TestDirectUse:
         assert load({"data": "~/tide"}, {}).config.data == Path("/home/someone/tide")
 
     def test_a_user_without_a_home(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As in a container that is run by a number."""
+        """This is the case in a container that runs under a numeric user id."""
 
         def unknown(_: int) -> None:
             raise KeyError("getpwuid(): uid not found")

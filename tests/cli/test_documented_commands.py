@@ -1,4 +1,4 @@
-"""Every `tidegate ...` that the README and the documents show is one that there is, with its flags."""
+"""Every `tidegate ...` in the README and the documents is an existing command, with existing flags."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _END: Final = re.compile(r"\s(?:[|>&#]|2>|\.\.\.).*|;.*")
 
 
 def shown(page: Path) -> Iterator[str]:
-    """What stands behind `tidegate` in a page, without comments and without what the output goes to."""
+    """Yield the arguments after each `tidegate` in a page, without comments and redirections of the output."""
     text = page.read_text()
     for block in map("".join, _BLOCK.findall(text)):
         yield from (_END.sub("", found) for found in _IN_BLOCK.findall(block.replace("\\\n", " ")))
@@ -32,7 +32,7 @@ def shown(page: Path) -> Iterator[str]:
 
 
 def unknown(words: list[str]) -> list[str]:
-    """What of a command line there is not."""
+    """Return the words of a command line that do not exist."""
     name, *rest = words
     command: click.Command | None = compat if name == "compat" else cli.commands.get(name)
     if isinstance(command, click.Group) and rest:
@@ -59,5 +59,5 @@ def test_what_is_not_there_is_found() -> None:
     assert unknown(["recurring", "ad"]) == ["ad"]
     assert unknown(["abort", "--topics=orders"]) == ["--topics"]
     assert len(set(shown(PROJECT / "README.md"))) > 10
-    # This one has its commands in blocks that are indented.
+    # This page has its commands in indented blocks.
     assert "drain --data ./data --to NAMESRV:9876" in shown(PROJECT / "docs/disaster-recovery.md")

@@ -62,7 +62,7 @@ def test_seconds_are_taken_for_what_they_are() -> None:
         parse_moment("1896078600", NOW)
 
 
-# From 1980 on (fewer digits are refused), without the hour that the end of summer time repeats.
+# From 1980 on (fewer digits are refused), without the hour that is repeated when summer time ends.
 @given(
     st.integers(315_532_800_000, 4_000_000_000_000).filter(
         lambda ms: time.localtime(ms // 1000).tm_isdst == time.localtime(ms // 1000 - 3600).tm_isdst

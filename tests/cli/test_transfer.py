@@ -1,4 +1,4 @@
-"""Sending what was exported, to servers whose answers are canned."""
+"""Sending exported messages, to servers with canned responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINE = HeldLine(topic="t", queue_id=0, due_ms=1, msg_id="A", properties={}, body
 
 
 def route_to(broker: FakeGateway) -> dict[str, object]:
-    """The route of a topic with four queues at one broker."""
+    """Return the route of a topic with four queues at one broker."""
     return {
         "queueDatas": [{"brokerName": "b", "writeQueueNums": 4, "perm": 6}],
         "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": broker.server}}],
@@ -58,8 +58,8 @@ def test_a_route_to_no_address_is_a_wrong_answer(address: str) -> None:
 def test_a_broker_that_may_only_be_read_is_passed_over_and_what_the_other_stores_is_sent(
     code: ResponseCode,
 ) -> None:
-    """As one is that is to be taken down (`wipeWritePerm`), while the rest of its cluster serves, perhaps without a
-    slave."""
+    """An example is a broker that is about to be taken down (`wipeWritePerm`), while the rest of its cluster serves,
+    perhaps without a slave."""
     taken: list[Command] = []
 
     def take(command: Command) -> bytes:
@@ -89,7 +89,7 @@ def test_a_broker_that_may_only_be_read_is_passed_over_and_what_the_other_stores
 
 
 def test_a_broker_that_knows_no_times_is_sent_nothing() -> None:
-    """RocketMQ 4 passes over TIMER_DELIVER_MS, and delivers at once."""
+    """RocketMQ 4 ignores TIMER_DELIVER_MS, and delivers at once."""
 
     def of_version_4(command: Command) -> bytes:
         assert command.code == RequestCode.LOOK_UP_TIMERS
@@ -112,7 +112,7 @@ def test_a_broker_that_knows_no_times_is_sent_nothing() -> None:
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION])
 def test_what_may_be_there_already_is_not_sent(code: int) -> None:
-    """Only a RocketMQ cluster, which cannot be asked, is sent what it may have."""
+    """Such a message is sent only to a RocketMQ cluster, which cannot be asked."""
     route = {
         "queueDatas": [{"brokerName": "b", "writeQueueNums": 4, "perm": 6}],
         "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": "127.0.0.1:1"}}],
@@ -151,7 +151,7 @@ def test_a_name_server_refuses_in_one_line(remark: str | None, told: str) -> Non
 
 @pytest.mark.parametrize(("queue", "sent_to"), [(3, 3), (4, 0)])
 def test_what_holds_wherever_a_message_is_goes_along(queue: int, sent_to: int) -> None:
-    """How its body is compressed, when it was born, how often it was retried; that it was committed does not."""
+    """Its compression, born time and number of retries are sent along. That it was committed is not."""
     kept = SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZLIB
     line = msgspec.structs.replace(
         LINE,
@@ -189,14 +189,14 @@ ACCEPTED_MS = 1_000
     ("there", "is_known"),
     [
         ({}, True),
-        # It was sent from this very folder, and taken back since: it stays so.
+        # The message was sent from this folder and recalled since, so it stays aborted.
         ({"state": "aborted"}, True),
-        # It was ended there when it came to where the line is from.
+        # The message was drained from there when it moved to the gateway that the line is from.
         ({"state": "aborted", "storeMs": ACCEPTED_MS - 1}, False),
         ({"state": "fired", "storeMs": ACCEPTED_MS - 1}, True),
         ({"dueMs": 9_001}, False),
         ({"dueMs": 9_001, "rescheduledMs": 2_000}, True),
-        # It was overdue when it was sent there, and became due at once.
+        # The message was overdue when it was sent there, and became due at once.
         ({"dueMs": 9_001, "storeMs": 9_000}, True),
         ({"dueMs": 9_001, "storeMs": 8_999}, False),
         ({"msgId": "B"}, False),

@@ -86,7 +86,7 @@ def test_a_percentile_is_the_least_value_that_the_share_does_not_exceed(
     ordered: list[float], share: float
 ) -> None:
     found = percentile(ordered, share)
-    # In integers, so that rounding has no say.
+    # The check uses integers, so that rounding plays no part.
     needed = round(share * 1000) * len(ordered)
     assert sum(value <= found for value in ordered) * 1000 >= needed
     assert sum(value < found for value in ordered) * 1000 < needed
@@ -128,7 +128,7 @@ def test_a_cut_off_file_is_refused(tmp_path: Path) -> None:
     st.randoms(use_true_random=False),
 )
 def test_the_ledger_counts_each_fate(fates: list[tuple[bool, int, int]], random: Random) -> None:
-    """A fate: whether the send was acknowledged, how often it was received, how late."""
+    """A fate says whether the send was acknowledged, how often the message was received, and how late."""
     due = 1_000_000
     sent = Sent(
         numbers(range(len(fates))),
@@ -794,7 +794,7 @@ def test_a_small_storm_is_counted_apart(tmp_path: Path) -> None:
 
 @pytest.mark.live
 def test_refused_sends_are_counted_and_their_reason_is_shown(tmp_path: Path) -> None:
-    # The client may send 5 MiB, a gateway takes 4 unless it is told otherwise.
+    # The client may send 5 MiB; a gateway accepts 4 MiB by default.
     scenario = msgspec.structs.replace(
         TINY, rate=4, seconds=1, warmup=0, body=4 * (1 << 20) + 1, delay_ms=(0, 0)
     )

@@ -24,7 +24,7 @@ time.sleep(600)
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process exists and has not ended, whoever is to collect its status."""
+    """Whether the process exists and has not ended, even if its parent has not collected its status yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

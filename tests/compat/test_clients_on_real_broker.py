@@ -1,4 +1,4 @@
-"""The drivers of real clients do on a real broker what they say: they measure the gateway later."""
+"""The drivers of real clients work as documented on a real broker, before they are used to measure the gateway."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compat.scenarios.queries import is_found
 pytestmark = [pytest.mark.live, pytest.mark.oracle]
 
 NOT_WRITTEN = 13
-"""ResponseCode.MESSAGE_ILLEGAL: what a broker answers to a time beyond its limit."""
+"""ResponseCode.MESSAGE_ILLEGAL: a broker's response to a time beyond its limit."""
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def java55(drivers: dict[Version, Driver], real_broker: RealBroker) -> Iterator[
 def java(
     request: pytest.FixtureRequest, drivers: dict[Version, Driver], real_broker: RealBroker
 ) -> Iterator[JavaClient]:
-    """Either generation of it."""
+    """The Java client on the real broker, in each of its generations."""
     yield from _java(request.param, drivers, real_broker)
 
 
@@ -54,7 +54,7 @@ def cpp(cpp_process: Driver, real_broker: RealBroker) -> Iterator[CppClient]:
 
 @pytest.fixture
 def topic(java55: JavaClient, request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own, made already."""
+    """A topic for this test alone, which exists."""
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)
     java55.create_topic(name)
     return name
@@ -132,7 +132,7 @@ def test_java_pulls_filters_and_keeps_offsets(java: JavaClient, topic: str) -> N
         java.send(topic, b"%d" % number, tags="even" if number % 2 == 0 else "odd", queue=1)
     puller = java.puller(f"G-{topic}")
     assert puller.queues(topic) == 4
-    # The broker puts a message into its queue a moment after it has answered the sender.
+    # The broker puts a message into its queue a moment after its response to the sender.
     until(lambda: puller.offset(topic, 1, "max") == 4, "four messages in the queue")
     pulled = puller.pull(topic, 1, 0, expression="even")
     assert pulled.status == "FOUND"
@@ -144,7 +144,7 @@ def test_java_pulls_filters_and_keeps_offsets(java: JavaClient, topic: str) -> N
     assert puller.offset(topic, 1, "earliestTime") <= third.stored_ms
     assert puller.offset_at(topic, 1, third.stored_ms) <= 2
     puller.commit(topic, 1, 3)
-    # The client commits without asking for an answer.
+    # The client commits by a oneway request.
     until(lambda: puller.offset(topic, 1, "committed") == 3, "the commit")
 
 

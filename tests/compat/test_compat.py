@@ -29,18 +29,18 @@ PROJECT = Path(__file__).parent.parent.parent
 
 
 def command(frame: bytes) -> Command:
-    """The command in a frame."""
+    """Decode the command in a frame."""
     (parts,) = FrameBuffer().feed(frame)
     return decode_command(parts)
 
 
 def answered(request: int, answer: bytes, **ext: str) -> Exchange:
-    """A client's request with its answer."""
+    """Return a client's request with its response."""
     return Exchange("cmp001x", False, command(encode_command(request, 7, ext=ext)), command(answer))
 
 
 def findings(left: Exchange, right: Exchange) -> list[str]:
-    """The places where two exchanges differ."""
+    """Return the places where two exchanges differ."""
     found = compare(spoken({}, {}, [left]), spoken({}, {}, [right]))
     return [finding.place for finding in found]
 
@@ -186,7 +186,7 @@ class TestPlan:
 
 
 class TestSecondTry:
-    """A scenario that ends early on one server is run once more on both, under names of its own."""
+    """A scenario that ends early on one server runs once more on both, with new names."""
 
     PEER = Peer("nobody", ("127.0.0.1", 1), ("127.0.0.1", 1), ("127.0.0.1", 1))
 

@@ -1,4 +1,4 @@
-"""The demonstration's command, where it cannot be given."""
+"""The demonstration's command, where the demonstration cannot run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RocketMQ's own `mqadmin` 5.5.0 at a real gateway process, while real clients are at work."""
+"""RocketMQ's own `mqadmin` 5.5.0 with a real gateway process, while real clients work."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ PRODUCERS = RequestCode.GET_PRODUCER_CONNECTION_LIST
 
 @dataclass(frozen=True)
 class Scene:
-    """What is going on: a producer, a push consumer of the group `readers` that has consumed `sent`, and a message that
-    waits for its time."""
+    """The scene: a producer, a push consumer of the group `readers` that has consumed `sent`, and a pending message."""
 
     address: str
     sent: Sent
@@ -38,7 +37,7 @@ class Scene:
 def scene(
     tmp_path_factory: pytest.TempPathFactory, drivers: dict[Version, Driver]
 ) -> Iterator[Scene]:
-    """The gateway and its clients."""
+    """Run the gateway and its clients."""
     driver = drivers["5.5.0"]
     driver.start()
     folder = tmp_path_factory.mktemp("gateway")
@@ -56,7 +55,7 @@ def scene(
                 lambda: tool.ask(RequestCode.QUERY_CONSUMER_OFFSET, asked).ext()["offset"] == "1",
                 "the report of the consumer's progress",
             )
-            # A producer that knows no broker when it starts says later that it is there.
+            # A producer that knows no broker at its start registers later.
             until(
                 lambda: (
                     tool.ask(PRODUCERS, {"producerGroup": "senders"}).code == ResponseCode.SUCCESS
@@ -67,10 +66,10 @@ def scene(
 
 
 def lines_of(scene: Scene) -> list[list[str]]:
-    """Commands in the order in which they are run, in lists that do not depend on each other.
+    """Return the commands in the order in which they are run, in lists that do not depend on each other.
 
-    `sendMessage`, `consumeMessage` and `queryMsgByUniqueKey` work only once in a JVM: each keeps
-    the client that it closes.
+    `sendMessage`, `consumeMessage` and `queryMsgByUniqueKey` work only once in a JVM: each closes its client but keeps
+    it for the next run.
     """
     broker = scene.address
     seen = [
@@ -132,7 +131,7 @@ def lines_of(scene: Scene) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def printed(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What every command prints; by the command, with blanks for what differs from run to run."""
+    """The output of every command, by command, with blanks for what differs from run to run."""
     folder = str(tmp_path_factory.mktemp("export"))
 
     def run(tool: Mqadmin, lines: list[str]) -> dict[str, str]:
@@ -155,7 +154,7 @@ def printed(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of a printed table, without its heading."""
+    """Return the cells of a printed table, without its heading."""
     return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
 
@@ -163,7 +162,7 @@ def test_no_command_fails(printed: dict[str, str]) -> None:
     expected = {
         "updateBrokerConfig -b ADDRESS -k brokerName -v other",
         f"updateBrokerConfig -c {CLUSTER} -k nosuch -v 1",
-        # Upstream prints an exception here as well, and goes on.
+        # Upstream prints an exception here as well, and continues.
         "updateTopic -b ADDRESS -t ordered -r 1 -w 1 -o true",
     }
     failed = {line for line, text in printed.items() if "\n\tat " in text}

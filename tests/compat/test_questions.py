@@ -1,4 +1,4 @@
-"""What a recorder's servers have not answered yet."""
+"""Requests that a recorder's servers have not answered yet."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SEND, PULL = RequestCode.SEND_MESSAGE, RequestCode.PULL_MESSAGE
 
 
 def asked(code: int, opaque: int, topic: str = MINE, flag: int = 0, language: str = "GO") -> bytes:
-    """A client's request."""
+    """Return a client's request."""
     return encode_command(code, opaque, flag=flag, ext={"topic": topic}, language=language)
 
 
 def is_answered(questions: Questions, limit_s: float = 0) -> bool:
-    """Whether all that is waited for is answered by now, or within the time."""
+    """Whether everything waited for is answered by now, or within the time."""
     return questions.wait_until_answered(MINE, limit_s, but={PULL}, not_of="OTHER")
 
 

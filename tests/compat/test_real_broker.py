@@ -1,4 +1,4 @@
-"""The ports of a real broker: free ones, and others when somebody was quicker."""
+"""The ports of a real broker: free ones, and others if another process was quicker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recording proxy, between a client and a server that are plain sockets."""
+"""The recording proxy between a client and a server that are plain sockets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_frame(connection: socket.socket) -> bytes:
 
 
 class Echo:
-    """A server that answers each frame with itself, twice as long."""
+    """A server that answers each frame with one frame that has the content twice."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -60,7 +60,7 @@ class Echo:
 
 @pytest.fixture
 def echo() -> Iterator[Echo]:
-    """A running one."""
+    """A running echo server."""
     server = Echo()
     yield server
     server.close()

@@ -1,4 +1,4 @@
-"""What the toolchain takes, and what it does when something is not as it should be."""
+"""What the toolchain uses, and what it does when something is wrong."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from compat.toolchain.java import installed_java, java_version
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder in place of the project's."""
+    """An empty folder in place of the project's tools."""
     folder = tmp_path / "tools"
     monkeypatch.setattr("compat.toolchain.folder.TOOLS", folder)
     return folder
 
 
 def fake_java(folder: Path, version: str) -> Path:
-    """A home whose `bin/java` says that it is of some version."""
+    """Make a Java home whose `bin/java` reports this version, and return that file."""
     executable = folder / "bin" / "java"
     executable.parent.mkdir(parents=True)
     executable.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2020' >&2\n")

@@ -125,8 +125,7 @@ def test_a_retry_policy_is_kept(client: MemoryClient, policy: dict[str, object])
 
 
 def test_what_is_no_part_of_a_retry_policy_is_not_kept(gateway: MemoryGateway) -> None:
-    """The field is nested as deep as can just be read. After a restart it could not be written into the list of all
-    groups."""
+    """The field is nested as deep as can just be read. After a restart the list of all groups could not be written."""
     nested = b"[" * 50 + b"]" * 50
     body = b'{"groupName":"G","groupRetryPolicy":{"type":"EXPONENTIAL","other":' + nested + b"}}"
     ok(gateway.connect().ask(200, None, body))
@@ -203,9 +202,7 @@ def test_consume_mode_with_a_bad_body(client: MemoryClient) -> None:
 class TestDelete:
     def test_progress_stays_unless_it_is_to_go(self, client: MemoryClient) -> None:
         create_topic(client, "T")
-        client.send_message(
-            "T"
-        )  # a queue without messages gets the same response as an unknown one
+        client.send_message("T")  # an empty queue gets the same response as an unknown one
         put_group(client, "G")
         ok(commit_offset(client, "T", 0, 5, "G"))
         ok(client.ask(207, {"groupName": "G"}))

@@ -421,8 +421,7 @@ def test_a_client_that_came_back_is_its_new_connections(
 def test_two_with_one_id_are_there_until_both_have_left(
     gateway: MemoryGateway, client: MemoryClient, first_leaves: bool, by_word: bool
 ) -> None:
-    """Containers with one address and one process id each have the same client id. As upstream, each connection has its
-    own entry."""
+    """Containers with equal addresses and process ids have one client id. As upstream, entries are by connection."""
     other = gateway.connect()
     # Only the first heartbeat of each causes a notification.
     heard = [join(one, "c1", producers=["makers"]) for one in (client, other, client, other)]

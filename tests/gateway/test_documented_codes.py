@@ -1,5 +1,4 @@
-"""The response codes that docs/clients.md lists for sends and recalls: each is returned in the case it is listed
-for."""
+"""The response codes that docs/clients.md lists for sends and recalls: each is returned in its case."""
 
 from __future__ import annotations
 

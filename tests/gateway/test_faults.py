@@ -1,5 +1,4 @@
-"""Hostile or broken requests harm no other client, and do not spoil their sender's next request where one is
-possible."""
+"""Hostile or broken requests harm no other client, nor their sender's next request where one is possible."""
 
 from __future__ import annotations
 
@@ -556,8 +555,7 @@ class TestSlowReader:
     def test_stays_while_it_takes_its_answers_slowly(
         self, gateway: MemoryGateway, client: MemoryClient, slow: MemoryClient
     ) -> None:
-        """Its requests of that time, such as heartbeats, are not read. Without this rule it would count as silent and
-        gone."""
+        """Meanwhile its requests, such as heartbeats, are not read. Without this rule it would count as gone."""
         reader = gateway.connect()
         reader.heartbeat("C")
         reader.stop_reading()

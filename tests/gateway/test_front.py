@@ -246,8 +246,7 @@ def test_many_who_ask_at_once_share_one_connection_to_a_worker() -> None:
 
 
 def test_answers_are_read_also_while_a_worker_takes_no_questions() -> None:
-    """A worker reads no requests while its responses are not read. If both sides waited so, neither would ever read
-    again."""
+    """A worker reads no requests while its responses are not read. If both sides did so, neither would read again."""
     shared, client = Shared(), Client()
     shared.joined("broker-a-0", 9886)
     shared.ask_for(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})

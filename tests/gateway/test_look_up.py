@@ -333,8 +333,7 @@ class TestCursor:
     def test_while_messages_fire_and_arrive(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        """Messages that were there all the time are listed exactly once, whatever happens before or behind the
-        cursor."""
+        """Messages that were always there are listed exactly once, whatever happens before or behind the cursor."""
         for number in range(12):
             schedule(client, f"s{number:02}", 1_000 + 100 * number)
         for number in range(5):

@@ -247,8 +247,7 @@ class TestChanges:
         assert states == ["paused", "paused"]
 
     def test_of_a_name_at_two_workers_no_time_is_left_out(self, shared: Shared) -> None:
-        """Each worker returns at most 1,000 times. The times of the rarer one after the last of the other are not the
-        next ones."""
+        """Each worker returns at most 1,000 times. The rarer times after the last of the others are not next."""
         for client, every in zip(shared.clients[:2], ("1m", "7m"), strict=True):
             ok(client.send_message("orders", TIDEGATE_NAME="pulse", TIDEGATE_EVERY=every))
         place = {"topic": "orders", "name": "pulse"}

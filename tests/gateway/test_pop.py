@@ -650,9 +650,7 @@ class TestBack:
         for topic, group in (("orders", "a"), ("b_c", "a"), ("c", "none")):
             ok(client.send_message(topic, body=topic))
             assert len(pop(gateway, client, topic=topic, consumerGroup=group)) == 1
-        put_group(
-            client, "a_b"
-        )  # messages of c for it would come back in the topic where those of b_c do
+        put_group(client, "a_b")  # its retry topic for c would have the name of a's for b_c
         gateway.advance(INVISIBLE_MS + 500)
         for topic in ("orders", "c"):
             ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))

@@ -195,8 +195,7 @@ def test_each_worker_has_addresses_of_its_own(
 def test_it_is_known_where_workers_will_be_that_are_long_in_starting(
     reactor: Any, tmp_path: Path, given: dict[str, str], told: tuple[str, str]
 ) -> None:
-    """Otherwise a tool that changes all brokers would leave such a worker out, and its messages would be reported as
-    missing."""
+    """Otherwise tools that change all brokers would leave such a worker out, and report its messages as missing."""
     logs: Any = SimpleNamespace(configure=lambda _: None)
     both = {"workers": "2", "data": str(tmp_path), "http": "127.0.0.1:9877"}
     leader = Leader(load(both | given, {}).config, reactor, {}, logs)
@@ -371,8 +370,7 @@ def test_a_worker_that_is_started_again_is_where_it_was(reactor: Any, http: Lead
     reactor.advance(FIRST_PAUSE)
     assert flags_of(reactor.started[2])["--listen"] == "127.0.0.1:9886"
     assert flags_of(reactor.started[2])["--http"] == "127.0.0.1:9887"
-    # The worker ends before its output is complete. The output of the next one starts anew, and its address counts from
-    # then on.
+    # The worker ends before its output is complete. The output of the next one starts anew, and its address is used.
     reactor.started[2].listen(40_001)
     reactor.started[2].end(9)
     reactor.advance(2 * FIRST_PAUSE)

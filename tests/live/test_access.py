@@ -1,4 +1,4 @@
-"""A real gateway that asks for names: mqadmin 5.5.0 manages users and sends as them, and so asks the command."""
+"""A real gateway that requires users: mqadmin 5.5.0 manages users and sends as them, and so does the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.live
 
 
 def pending(address: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """What `tidegate pending` says, with credentials in its environment."""
+    """Run `tidegate pending` with credentials in its environment."""
     command = [sys.executable, "-m", "gateway.cli", "pending", "--server", address, "--json"]
     return subprocess.run(
         command,

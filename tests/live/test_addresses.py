@@ -36,7 +36,7 @@ def has_ipv6() -> bool:
 
 @contextmanager
 def listening(data: Path, listen: str) -> Iterator[int]:
-    """A gateway on an address of its own choice; its port."""
+    """Run a gateway on this address, and yield its port."""
     command = [
         *(sys.executable, "-m", "gateway.cli", "serve", "--data", str(data)),
         *("--listen", listen, "--advertise", "127.0.0.1"),

@@ -1,4 +1,4 @@
-"""What the official Java client does beside the ordinary: order, broadcasting, SQL92, TLS, answers to tools."""
+"""Special work of the official Java client: order, broadcasting, SQL92, TLS, and answers to tools."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ SQL = "region = 'eu' AND amount BETWEEN 10 AND 20"
 
 
 def taken(messages: list[Received], refused: int = 0) -> list[Received]:
-    """The messages that were taken, not refused, in the order of that."""
+    """Return the messages that were consumed successfully, in the order of consumption."""
     return [message for message in messages if message.reconsume_times >= refused]
 
 
 def wait_for_taken(consumer: JavaConsumer, count: int, refused: int = 0) -> list[bytes]:
-    """The bodies of the messages that were taken, once there are so many."""
+    """Wait until so many messages were consumed successfully, and return the bodies of all such messages."""
     messages = consumer.wait_until(lambda all_: len(taken(all_, refused)) >= count)
     return [message.body or b"" for message in taken(messages, refused)]
 
 
 def ask(gateway: GatewayProcess, code: int, **fields: str) -> Command:
-    """Ask as a tool does."""
+    """Send a tool's request."""
     with gateway.client() as client:
         return client.ask(code, fields)
 
 
 def client_id(gateway: GatewayProcess, group: str) -> str:
-    """The id of the one member of a group."""
+    """Return the id of the one member of a group."""
     answer = ask(gateway, RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
     (found,) = json.loads(answer.body)["consumerIdList"]
     return str(found)
@@ -64,7 +64,7 @@ def test_order_is_kept_across_refused_messages(java: JavaClient, topic: str) -> 
 def test_delayed_messages_in_order(java: JavaClient, topic: str) -> None:
     java.create_topic(topic, queues=1)
     consumer = java.consume(topic, f"G-{topic}", orderly=True)
-    java.send(topic, b"first", queue=0)  # by which the client gets ready
+    java.send(topic, b"first", queue=0)  # the client is then ready
     due = time.time_ns() // 1_000_000 + 3_000
     for number in range(5):
         java.send(topic, b"at-%d" % number, queue=0, deliver_time_ms=due)
@@ -98,7 +98,7 @@ def test_order_is_kept_across_a_restart(
     seen = list(dict.fromkeys(wait_for_taken(consumer, 20)))
     while len(seen) < 20:
         seen = list(dict.fromkeys(wait_for_taken(consumer, len(consumer.messages()) + 1)))
-    # What was taken but not yet noted may come again; nothing comes out of turn for the first time.
+    # A message that was consumed but not yet committed may come again. No message comes out of order the first time.
     assert seen == [b"%02d" % number for number in range(20)]
 
 

@@ -1,4 +1,4 @@
-"""rocketmq-client-python 2.0.0, the C++ client, does its ordinary work against a real gateway process."""
+"""rocketmq-client-python 2.0.0, the C++ client, in ordinary work with a real gateway process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cpp(cpp_process: Driver, gateway: GatewayProcess) -> Iterator[CppClient]:
 
 @pytest.fixture
 def topic(topic: str, gateway: GatewayProcess) -> str:
-    """A topic of the test's own, which exists."""
+    """A topic for this test alone, which exists."""
     create_topic(gateway, topic)
     return topic
 
@@ -42,17 +42,17 @@ def create_topic(gateway: GatewayProcess, topic: str) -> None:
 
 
 def now_ms() -> int:
-    """The wall clock, which the gateway on the same machine shares."""
+    """Return the time of the wall clock, which the gateway on the same machine shares."""
     return time.time_ns() // 1_000_000
 
 
 def bodies(messages: list[Received]) -> list[bytes]:
-    """The bodies, in a fixed order."""
+    """Return the bodies in a fixed order."""
     return sorted(message.body or b"" for message in messages)
 
 
 def all_sent(results: list[Sent | ClientFailure]) -> None:
-    """Every send must have succeeded."""
+    """Check that every send succeeded."""
     assert [result for result in results if not isinstance(result, Sent)] == []
 
 
@@ -111,13 +111,13 @@ def test_a_group_shares_the_queues_and_one_leaves(
         until(is_shared, "messages for each of them", pause=0.01)
         sent = next(numbers)
         until(lambda: len(first.messages()) + len(second.messages()) >= sent, "all messages")
-    # What the other one had is then pulled by the first; its client drops the answers, with a real
-    # broker as well, so they cannot be waited for.
+    # The first one then pulls the messages of the other. Its client drops the responses, also with a real broker, so
+    # the test cannot wait for them.
     until(lambda: len(members(gateway, group)) == 1, "one member")
 
 
 def members(gateway: GatewayProcess, group: str) -> list[str]:
-    """The ids of the online members of a group."""
+    """Return the ids of the online members of a group."""
     with gateway.client() as client:
         answer = client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
     return list(msgspec.json.decode(answer.body)["consumerIdList"]) if answer.body else []
@@ -161,7 +161,7 @@ def test_it_goes_on_after_a_restart(cpp_process: Driver, own_gateway: GatewayPro
 
 
 def sends(cpp: CppClient, topic: str) -> bool:
-    """Whether a send goes through."""
+    """Whether a send succeeds."""
     try:
         cpp.send(topic, b"after")
     except ClientFailure:

@@ -1,5 +1,5 @@
-"""kill -9 under load: what was acknowledged is there once, what was aborted never comes, and nothing is early, not even
-what was given another time."""
+"""kill -9 under load: no acknowledged message is lost or doubled, no aborted one fires, none is early (rescheduled or
+not)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROUNDS = 4
 def start_senders(
     gateway: GatewayProcess, ledger: Ledger, first: int, numbers: itertools.count[int]
 ) -> list[threading.Thread]:
-    """Threads that work until the gateway is gone."""
+    """Start threads that work until the gateway is gone."""
     senders = [
         threading.Thread(
             target=work,
@@ -44,14 +44,14 @@ def start_senders(
 
 
 def drain(gateway: GatewayProcess) -> list[Message]:
-    """Everything that was to fire."""
+    """Wait until everything has fired, and return all messages."""
     with gateway.client() as client:
         wait_until_fired(client)
     return read_all(gateway.client())
 
 
 def assert_faultless(ledger: Ledger, found: list[Message]) -> None:
-    """Nothing is lost, doubled, early, or fired although it was aborted."""
+    """Check that no message is lost, doubled, early, or fired although it was aborted."""
     assert {kind: ids for kind, ids in ledger.faults(found).items() if ids} == {}
 
 
@@ -101,7 +101,7 @@ def fail(*_):
 
 signal.signal(signal.SIGUSR1, fail)
 """
-"""What the process does before it serves, as `sitecustomize`."""
+"""Code that the process runs before it serves, as `sitecustomize`."""
 
 
 def test_where_the_disk_takes_no_checkpoint_it_ends_and_the_next_one_has_everything(

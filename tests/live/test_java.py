@@ -1,4 +1,4 @@
-"""The official Java client, of both generations, does its ordinary work against a real gateway process."""
+"""The official Java client, in both generations, in ordinary work with a real gateway process."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.live.process import GatewayProcess
 pytestmark = pytest.mark.live
 
 ASKED = "asked-ms"
-"""Property in which a test notes the time that it asked for."""
+"""Property in which a test stores the time that it asked for."""
 
 
 def now_ms() -> int:
-    """The wall clock, which the gateway on the same machine shares."""
+    """Return the time of the wall clock, which the gateway on the same machine shares."""
     return time.time_ns() // 1_000_000
 
 
 def all_sent(results: list[Sent | ClientFailure]) -> list[Sent]:
-    """The results, every one of which must be a success."""
+    """Check that every result is a success, and return the results."""
     assert all(isinstance(result, Sent) and result.status == "SEND_OK" for result in results), (
         results
     )
@@ -33,7 +33,7 @@ def all_sent(results: list[Sent | ClientFailure]) -> list[Sent]:
 
 
 def bodies(messages: list[Received]) -> list[bytes]:
-    """The bodies, in a fixed order."""
+    """Return the bodies in a fixed order."""
     return sorted(message.body or b"" for message in messages)
 
 
@@ -157,7 +157,7 @@ def test_a_group_shares_the_queues_and_takes_over_from_one_that_leaves(
 
 
 def bodies_of(messages: list[Outgoing]) -> list[bytes]:
-    """What was sent, in the order of `bodies`."""
+    """Return the bodies sent, in the order of `bodies`."""
     return sorted(message.body for message in messages)
 
 
@@ -199,7 +199,7 @@ def test_large_and_compressed_bodies(java: JavaClient, topic: str) -> None:
     received = consumer.wait_for(2)
     assert sorted(message.body_length for message in received) == [5_000, 100_000]
     with pytest.raises(ClientFailure) as refused:
-        java.send(topic, Random(1).randbytes(largest + 1))  # compression does not help it
+        java.send(topic, Random(1).randbytes(largest + 1))  # compression cannot shrink it
     assert refused.value.code == 13
     body = Random(2).randbytes(largest - 10_000)
     java.send(topic, body)
@@ -243,7 +243,7 @@ def test_recall_tells_the_truth(
     java.create_topic(topic)
     consumer = java.consume(topic, f"G-{topic}")
     kept = java.send(topic, b"kept", delay_time_ms=1_000)
-    timed = java.send(topic, b"timed", delay_time_ms=5_000)  # a busy machine takes its time
+    timed = java.send(topic, b"timed", delay_time_ms=5_000)  # long enough for a busy machine
     level = java.send(topic, b"level", level=2)
     assert timed.recall_handle is not None
     assert level.recall_handle is not None

@@ -68,7 +68,7 @@ def test_what_was_asked_before_a_crash_holds_after_it(
         assert found.due_ms == due_ms < found.due_before_ms
         states = [one.state for one in look_up(client, key="cart-1", state="any").messages]
         assert sorted(states) == ["aborted", "aborted", "fired"]
-        # It was due long before the others.
+        # Its message was due long before the others.
         [paused] = paused_topics(client)
         assert (paused.topic, paused.waiting) == ("held-up", 1)
         assert set_paused(client, "held-up", paused=False)

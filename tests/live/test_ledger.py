@@ -1,4 +1,4 @@
-"""Whatever becomes of a message is a fault in the ledger, and so is a load that ended before its time."""
+"""Every wrong fate of a message is a fault in the ledger, and so is a load that ended too early."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 
 
 def fired(message_id: str, store_ms: int = DUE_MS) -> Message:
-    """A message as it lies in its queue."""
+    """Return a fired message as a pull returns it."""
     return decode_message(
         encode_message(
             topic=ledger.TOPIC.encode(),

@@ -42,11 +42,11 @@ def test_the_level_is_changed_while_it_serves(tmp_path: Path) -> None:
     assert asked["level"] == "debug"
     assert asked["request"].startswith("127.0.0.1:")
     codes = [line["code"] for line in lines if "code" in line]
-    assert codes.count(25) == 1  # the one that ended it; the one that began it was not told yet
+    assert codes.count(25) == 1  # the one that ended it: the one that began it is not logged
 
 
 def test_a_log_that_nobody_reads_holds_up_nothing(tmp_path: Path) -> None:
-    """As where the reader of a pipe was stopped, or a terminal holds its output."""
+    """The reader of a pipe may have been stopped, or a terminal may hold its output."""
     gateway = GatewayProcess(tmp_path / "data", "--log-level", "debug")
     os.mkfifo(gateway.log)
     unread = os.open(gateway.log, os.O_RDWR | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""The Java client 5 as a push consumer that pops, which its operator chose with request 401."""
+"""The Java client 5 as a push consumer that pops, as its operator chose with request 401."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.live.process import GatewayProcess
 pytestmark = pytest.mark.live
 
 INVISIBLE_MS = 60_000
-"""Longer than any consumer takes; what fails is asked for again sooner, by the client."""
+"""Longer than any consumer takes. For failed messages, the client itself asks for an earlier redelivery."""
 
 
 def let_pop(gateway: GatewayProcess, topic: str, group: str) -> None:

@@ -1,4 +1,4 @@
-"""Clients of the gRPC protocol, through RocketMQ's own Proxy, on a real gateway process."""
+"""Clients of the gRPC protocol on a real gateway process, through RocketMQ's own Proxy."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.live.process import GatewayProcess
 pytestmark = pytest.mark.live
 
 LONG_MS = 600_000
-"""Longer than a test takes: what is invisible for so long is not seen again in it."""
+"""Longer than a test takes: a message that is invisible for so long does not come again in it."""
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway that asks about transactions soon, and does not give up."""
+    """A gateway that checks transactions soon, and does not give up."""
     flags = ("--transaction-timeout", "1s", "--transaction-check-interval", "1s")
     data = tmp_path_factory.mktemp("gateway") / "data"
     with GatewayProcess(data, *flags, "--transaction-check-max", "1000") as gateway:
@@ -32,8 +32,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 @pytest.fixture(scope="module")
 def proxy(gateway: GatewayProcess) -> Iterator[RealProxy]:
-    """A Proxy for it that lets a message be invisible for less than ten seconds, and says every second instead of
-    every twenty which producers are there to be asked about transactions."""
+    """A Proxy for the gateway. It lets a message be invisible for less than ten seconds, and registers producers for
+    transaction checks every second instead of every twenty."""
     settings = {"minInvisibleTimeMillsForRecv": 1_000, "transactionHeartbeatPeriodSecond": 1}
     with RealProxy(gateway.address, settings) as proxy:
         yield proxy
@@ -47,7 +47,7 @@ def driver() -> Iterator[Driver]:
 
 
 class Clients:
-    """A test's topic and group, and what uses them."""
+    """A test's topic and group, and the clients that use them."""
 
     def __init__(
         self, driver: Driver, proxy: RealProxy, gateway: GatewayProcess, topic: str
@@ -59,7 +59,7 @@ class Clients:
         self._consumer = *self._producer, self._group
 
     def make_topic(self, message_type: str) -> None:
-        """Make the topic, of one queue, so that order tells what would have come before."""
+        """Make the topic with one queue, so that the order shows which message would have come before."""
         ext = {"topic": self._topic, "defaultTopic": "TBW102", "perm": "6", "order": "false"}
         ext |= {"readQueueNums": "1", "writeQueueNums": "1", "topicFilterType": "SINGLE_TAG"}
         ext |= {"attributes": f"+message.type={message_type}"}
@@ -67,7 +67,7 @@ class Clients:
             assert client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == ResponseCode.SUCCESS
 
     def make_ordered_group(self) -> None:
-        """Make the group, as one that consumes in order."""
+        """Make the group, with consumption in order."""
         group = json.dumps({"groupName": self._group, "consumeMessageOrderly": True}).encode()
         with self._gateway.client() as client:
             made = client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, group)
@@ -89,7 +89,7 @@ def clients(driver: Driver, proxy: RealProxy, gateway: GatewayProcess, topic: st
 
 
 def received(consumer: SimpleConsumer, count: int, invisible_ms: int = LONG_MS) -> list[View]:
-    """The next messages, so many or more."""
+    """Receive so many messages, or more."""
     messages: list[View] = []
 
     def are_enough() -> bool:
@@ -102,7 +102,7 @@ def received(consumer: SimpleConsumer, count: int, invisible_ms: int = LONG_MS) 
 
 
 def now_ms() -> int:
-    """The wall clock, which all of them share."""
+    """Return the time of the wall clock, which all processes share."""
     return time.time_ns() // 1_000_000
 
 
@@ -132,7 +132,7 @@ def test_what_is_acknowledged_is_not_seen_again(clients: Clients) -> None:
 
     consumer.ack(done)
 
-    # The time of the other one, which came before it, was over too.
+    # The invisible time of the other message, which came before it, was over too.
     (again,) = received(consumer, 1)
     assert (again.message_id, again.body, again.attempt) == (sent[1], b"not done", 2)
 
@@ -159,7 +159,7 @@ def test_what_is_recalled_never_comes(clients: Clients) -> None:
     with pytest.raises(ClientFailure, match="already aborted"):
         producer.recall(recalled.recall_handle)
 
-    # Of two for the same time the one that was sent first would have come first.
+    # Of two messages for the same time, the one sent first would have come first.
     assert [message.body for message in received(consumer, 1)] == [b"kept"]
 
 
@@ -223,7 +223,7 @@ def test_a_gateway_that_was_killed_goes_on_with_the_same_clients(
     after: list[Receipt] = []
 
     def is_sent() -> bool:
-        with suppress(ClientFailure):  # until the Proxy is connected anew
+        with suppress(ClientFailure):  # until the Proxy has connected again
             after.append(producer.send(b"after", deliver_time_ms=past_ms))
         return bool(after)
 

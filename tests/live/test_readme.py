@@ -1,4 +1,4 @@
-"""What the README tells a stranger to run: the examples and the commands, against a real gateway process."""
+"""The examples and commands that the README tells readers to run, against a real gateway process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = [sys.executable, "-m", "compat.toolchain"]
 
 
 def output_of(*command: str, status: int = 0) -> str:
-    """What a command prints; it must end with this status."""
+    """Run a command that must end with this status, and return its output."""
     done = subprocess.run(
         [*command], cwd=PROJECT, capture_output=True, text=True, timeout=180, check=False
     )
@@ -31,7 +31,7 @@ def output_of(*command: str, status: int = 0) -> str:
 
 
 def tidegate(gateway: GatewayProcess, *arguments: str, status: int = 0) -> str:
-    """What `tidegate` prints."""
+    """Run `tidegate`, and return its output."""
     command = [sys.executable, "-m", "gateway.cli", *arguments, "--server", gateway.address]
     return output_of(*command, status=status)
 
@@ -56,7 +56,7 @@ def test_the_python_example(own_gateway: GatewayProcess) -> None:
         assert "closing order-2" not in said
         assert (
             tidegate(own_gateway, "pending", "--topic", "close-order") == ""
-        )  # it waited for its own
+        )  # the example waited for its own message
 
 
 def test_pending_and_abort(own_gateway: GatewayProcess) -> None:
@@ -86,12 +86,12 @@ def test_pending_and_abort(own_gateway: GatewayProcess) -> None:
 
 
 def now_ms() -> int:
-    """The time, as messages have it."""
+    """Return the time in epoch ms, as in messages."""
     return time.time_ns() // 1_000_000
 
 
 def state_of(gateway: GatewayProcess, message_id: str) -> str:
-    """What has become of a message."""
+    """Return the state of a message."""
     found = tidegate(gateway, "pending", "--id", message_id, "--state", "any", "--json")
     state: str = json.loads(found)["state"]
     return state

@@ -1,4 +1,4 @@
-"""Recurring messages of real processes: set by the Java client and by the command line, over kill -9."""
+"""Recurring messages with real processes: set by the Java client and the command line, and kept over kill -9."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ pytestmark = pytest.mark.live
 
 
 def planned(messages: list[Received]) -> list[int]:
-    """The times that messages were planned for, in seconds; each has been delivered at least once."""
+    """Return the planned times of the messages in epoch ms, each once."""
     times = {int(message.properties["TIDEGATE_PLANNED_MS"]) for message in messages}
     return sorted(times)
 
 
 def at_least(occurrences: int) -> Callable[[list[Received]], bool]:
-    """Whether so many different ones have come."""
+    """Return a check whether so many different occurrences were received."""
     return lambda received: len(planned(received)) >= occurrences
 
 
 def queued(gateway: GatewayProcess, topic: str, queue: int) -> list[int]:
-    """The planned times of what is in a queue."""
+    """Return the planned times of the messages in a queue."""
     ext = {"consumerGroup": "G", "topic": topic, "queueId": str(queue), "queueOffset": "0"}
     ext |= {"maxMsgNums": "32", "sysFlag": "4", "subscription": "*", "subVersion": "0"}
     ext |= {"commitOffset": "0", "suspendTimeoutMillis": "0"}
@@ -84,7 +84,7 @@ Recurring = Callable[..., Run]
 
 @pytest.fixture
 def recurring(tidegate: Tidegate, gateway: GatewayProcess) -> Recurring:
-    """Runs `tidegate recurring` on the gateway."""
+    """Run `tidegate recurring` on the gateway."""
     return partial(tidegate, "recurring", server=gateway.address)
 
 
@@ -105,7 +105,7 @@ def test_the_command_line(recurring: Recurring, topic: str, tmp_path: Path) -> N
     assert len(times["times"]) == 3
     assert "In Europe/Berlin" in recurring("next", *cron, "--times", "1").ok()
     assert "nightly: paused, paused; the next would be" in recurring("pause", *place).ok()
-    one |= {"flag": 5, "sysFlag": 1}  # as of a client that compresses
+    one |= {"flag": 5, "sysFlag": 1}  # as from a client that compresses
     file = tmp_path / "recurring.jsonl"
     file.write_text(json.dumps(one | {"state": "paused"}))
     assert recurring("delete", *place).ok() == f"{topic} nightly: deleted\n"
@@ -125,7 +125,7 @@ def test_the_command_line(recurring: Recurring, topic: str, tmp_path: Path) -> N
 def test_what_is_imported_is_what_was_exported(
     recurring: Recurring, gateway: GatewayProcess, topic: str, tmp_path: Path
 ) -> None:
-    """A body that a client compressed, its sender's flag, and times of the first years too."""
+    """This includes a body that a client compressed, its sender's flag, and times of the first years."""
     times = {"every": "7d", "start": "1970-01-01T00:00:00Z", "end": "9999-12-31T23:59:59.999Z"}
     with gateway.client() as client:
         set_recurring(

@@ -1,4 +1,4 @@
-"""A real gateway process tells systemd how it is."""
+"""A real gateway process reports its state to systemd."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_ready_alive_stopping(
             assert listener.recv(4096).decode() == f"READY=1\nSTATUS={status}"
             assert [listener.recv(4096) for _ in range(3)] == [b"WATCHDOG=1"] * 3
             with ThreadPoolExecutor(1) as waiting:
-                # A socket that nobody reads soon takes no more.
+                # A socket that nobody reads is soon full.
                 ended = waiting.submit(gateway.terminate)
                 while (told := listener.recv(4096)) == b"WATCHDOG=1":
                     pass

@@ -1,4 +1,4 @@
-"""Servers that ask for names, the gateway and a real RocketMQ 5.5.0, and the real clients that sign their requests."""
+"""Servers that require users, the gateway and a real RocketMQ 5.5.0, and real clients that sign their requests."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _ROOT_USER: Final = json.dumps({"username": ROOT[0], "password": ROOT[1]})
 
 
 class Guarded(NamedTuple):
-    """A server with its access control on, where alice may use topics whose names begin with `her`, in any group."""
+    """A server with access control, where alice may use topics whose names begin with `her`, in any group."""
 
     address: str
-    """What a client is configured with."""
+    """The address that clients are configured with."""
 
 
 @contextmanager
@@ -89,14 +89,14 @@ def _do(root: RemotingClient, code: int, ext: dict[str, str], body: object) -> N
 
 
 def all_came_again(received: list[Received]) -> bool:
-    """Whether each of three messages has come, was refused, and has come again."""
+    """Whether each of three messages came, was refused, and came again."""
     again = {one.body for one in received if one.reconsume_times}
     return again == {b"now", b"later", b"transaction"}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_java(guarded: Guarded, java_client: JavaMaker, version: Version) -> None:
-    """It sends, also for later and in a transaction, consumes, refuses, pulls and looks up, all of it signed."""
+    """The Java client sends, also for later and in a transaction, consumes, refuses, pulls and looks up, all signed."""
     topic = f"her-{version.replace('.', '_')}"
     java_client(guarded, version, credentials=ROOT).create_topic(topic, 1)
     alice: JavaClient = java_client(guarded, version, credentials=ALICE)
@@ -112,7 +112,7 @@ def test_java(guarded: Guarded, java_client: JavaMaker, version: Version) -> Non
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_java_is_refused(guarded: Guarded, java_client: JavaMaker, version: Version) -> None:
-    """Who says no name, or proves it not, may do nothing; who does may not do what nobody permits."""
+    """A client without a user name, or with a wrong key, may do nothing. Users may do only what a policy permits."""
     root = java_client(guarded, version, credentials=ROOT)
     root.create_topic("his", 1)
     for credentials in (None, IMPOSTOR, ALICE):
@@ -124,7 +124,7 @@ def test_java_is_refused(guarded: Guarded, java_client: JavaMaker, version: Vers
 
 @pytest.mark.skipif(not has_cpp_client(), reason="the C++ client does not run here")
 def test_cpp(guarded: Guarded, java_client: JavaMaker) -> None:
-    """The C++ client and its Python package sign likewise, as producers and as consumers."""
+    """The C++ client and its Python package sign in the same way, as producers and as consumers."""
     java_client(guarded, credentials=ROOT).create_topic("her-cpp", 1)
     with (
         CppClient(guarded.address, credentials=ALICE) as alice,
@@ -142,7 +142,7 @@ def test_go(guarded: Guarded, java_client: JavaMaker) -> None:
     """The Go client sends, also for later and in a transaction, consumes and refuses, all of it signed."""
     topic, group = "her-go", "her-go-g"
     java_client(guarded, credentials=ROOT).create_topic(topic, 1)
-    # It looks for its group's retry topic when it starts, and then not for half a minute.
+    # At its start the client looks for its group's retry topic. It looks again only half a minute later.
     java_client(guarded, credentials=ALICE).consume(topic, group).close()
     with (
         GoClient(guarded.address, credentials=ALICE) as alice,

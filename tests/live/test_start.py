@@ -1,4 +1,4 @@
-"""What keeps a gateway from starting is one clear line; what comes over the wire harms nobody else."""
+"""A gateway that cannot start prints one clear line, and nothing that arrives by the network harms another client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.live
 
 
 def refused(*flags: str, **environment: str) -> str:
-    """The one line that `tidegate serve` says when it does not start."""
+    """Return the one line that `tidegate serve` prints when it does not start."""
     done = subprocess.run(
         [sys.executable, "-m", "gateway.cli", "serve", *flags],
         env=os.environ | environment,
@@ -135,7 +135,7 @@ def test_huge_frames_that_never_end_do_not_fill_memory(tmp_path: Path) -> None:
 
 
 def resident_bytes(pid: int) -> int:
-    """Anonymous memory of a process: what it holds beside the page cache."""
+    """Return the anonymous memory of a process: what it holds beside the page cache."""
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) * 1024
@@ -143,7 +143,7 @@ def resident_bytes(pid: int) -> int:
 
 @pytest.mark.parametrize("kind", ["-S", "-H"])
 def test_few_open_files(tmp_path: Path, kind: str) -> None:
-    """More than it begins with it lets itself have; more than it may have it asks for."""
+    """The gateway raises its own limit as far as it may. If that is too little, it asks the operator for more."""
     command = [sys.executable, "-m", "gateway.cli", "serve", "--listen", "127.0.0.1:0"]
     limited = f'ulimit -S -n 16 && ulimit {kind} -n 16 && exec "$@"'
     with subprocess.Popen(
@@ -165,7 +165,7 @@ def test_few_open_files(tmp_path: Path, kind: str) -> None:
 
 
 def test_it_may_have_more_files_open_than_shells_let_it(tmp_path: Path) -> None:
-    """Each connection is one."""
+    """Each connection is an open file."""
     gateway = GatewayProcess(tmp_path / "data")
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most // 2, most))
@@ -191,7 +191,8 @@ def test_it_serves_where_standard_output_is_on_a_full_disk(tmp_path: Path) -> No
 
 
 def test_nothing_takes_the_place_of_a_standard_error_that_is_closed(tmp_path: Path) -> None:
-    """What is written to that would be written to a file of the data, or to the reactor's own pipe."""
+    """Its descriptor must not be reused: what is written to standard error would go to a file of the data, or to the
+    reactor's own pipe."""
     command = [sys.executable, "-m", "gateway.cli", "serve", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(
         ["sh", "-c", 'exec "$@" 2>&-', "sh", *command, "--data", str(tmp_path / "data")],

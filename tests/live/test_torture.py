@@ -21,7 +21,7 @@ def test_whatever_is_done_nothing_is_lost_early_or_doubled() -> None:
             site, 5, 4, Terms(pause_s=2, spell_s=1.5, connections=500), 1, told.append
         )
     assert {kind: ids for kind, ids in verdict.faults.items() if ids} == {}, "\n".join(told)
-    # A harm that met the gateway at a bad moment was done again later.
+    # A harm that met the gateway at an unsuitable moment was repeated later.
     assert verdict.harms.keys() == known.keys(), "\n".join(told)
     assert verdict.acknowledged > 100
     assert verdict.fired > 100

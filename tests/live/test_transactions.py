@@ -1,4 +1,4 @@
-"""Real clients' transactions and requests, against a real gateway process."""
+"""Transactions and requests of real clients, with a real gateway process."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ QUICK = (
     *("--transaction-check-interval", "1s"),
 )
 PATIENT = (*QUICK, "--transaction-check-max", "1000")
-"""On a busy machine, or after a restart, it takes producers a while to say that they are there to be asked."""
+"""On a busy machine, or after a restart, producers take a while to register for checks."""
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway that asks about transactions soon, and does not give up."""
+    """A gateway that checks transactions soon, and does not give up."""
     with GatewayProcess(tmp_path_factory.mktemp("gateway") / "data", *PATIENT) as gateway:
         yield gateway
 
 
 @pytest.fixture
 def own_gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
-    """Another one, which a test may kill."""
+    """Another such gateway, which a test may kill."""
     with GatewayProcess(tmp_path / "data", *PATIENT) as gateway:
         yield gateway
 
 
 def bodies(messages: list[Received]) -> list[bytes]:
-    """The bodies, in a fixed order."""
+    """Return the bodies in a fixed order."""
     return sorted(message.body or b"" for message in messages)
 
 
 def now_ms() -> int:
-    """The wall clock, which the gateway on the same machine shares."""
+    """Return the time of the wall clock, which the gateway on the same machine shares."""
     return time.time_ns() // 1_000_000
 
 
@@ -77,7 +77,7 @@ def test_only_committed_messages_are_delivered(java: JavaClient, topic: str) -> 
 def test_a_delay_begins_with_the_commit(
     java_client: JavaMaker, gateway: GatewayProcess, topic: str
 ) -> None:
-    # The client 5.5.0 itself refuses delays in transactions, and this one drops delay levels.
+    # The client 5.5.0 itself refuses delays in transactions, and 4.9.8 drops delay levels.
     java = java_client(gateway, "4.9.8")
     java.create_topic(topic)
     consumer = java.consume(topic, f"G-{topic}")
@@ -118,17 +118,17 @@ def test_what_nobody_decides_is_put_aside(
 
 
 def is_known(tool: RemotingClient, group: str) -> bool:
-    """Whether a producer of the group is there to be asked."""
+    """Whether a producer of the group is registered for checks."""
     asked = {"producerGroup": group}
     return tool.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, asked).code == ResponseCode.SUCCESS
 
 
 def put_aside(puller: JavaPuller) -> list[Received]:
-    """What was put aside so far."""
+    """Return the messages of the transactions given up so far."""
     try:
         return puller.pull(CHECKED_OUT_TOPIC, 0, 0).messages
     except ClientFailure:
-        return []  # the topic comes to be with its first message
+        return []  # the first message creates the topic
 
 
 def test_transactions_survive_kill_9(java_client: JavaMaker, own_gateway: GatewayProcess) -> None:
@@ -139,7 +139,7 @@ def test_transactions_survive_kill_9(java_client: JavaMaker, own_gateway: Gatewa
         transactor.send("orders", b"undecided-%d" % number, "unknown", "unknown", "commit")
     transactor.send("orders", b"committed", "commit")
     transactor.send("orders", b"rolled back", "rollback")
-    java.send("orders", b"plain")  # behind the decisions, so that they have arrived
+    java.send("orders", b"plain")  # after the decisions, so that they have arrived
 
     own_gateway.kill()
     own_gateway.start()

@@ -39,7 +39,7 @@ FAR_MS = time.time_ns() // 1_000_000 + 24 * 3_600_000
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """Two workers, for tests that leave them alone; their console speaks TLS."""
+    """Two workers, for tests that do not disturb them; their console uses TLS."""
     flags = ("--workers", "2", "--http", "127.0.0.1:0", "--http-tls")
     with GatewayProcess(tmp_path_factory.mktemp("workers") / "data", *flags) as gateway:
         yield gateway
@@ -47,7 +47,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 @pytest.fixture(scope="module")
 def console(gateway: GatewayProcess) -> str:
-    """Where the console of all workers is, as the process says."""
+    """The address of the console of all workers, as the process prints it."""
     assert gateway._process is not None
     assert gateway._process.stdout is not None
     lines = [gateway._process.stdout.readline().decode() for _ in range(2)]
@@ -57,7 +57,7 @@ def console(gateway: GatewayProcess) -> str:
 
 
 def fetch(url: str, body: object = None) -> str:
-    """What is answered at the console's port, to a GET or, with a body, to a POST."""
+    """Send a GET, or with a body a POST, to the console's port, and return the response's body."""
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     context = ssl.create_default_context()
@@ -69,13 +69,13 @@ def fetch(url: str, body: object = None) -> str:
 
 @pytest.fixture
 def own_gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
-    """Two workers of a test's own."""
+    """Two workers for one test."""
     with GatewayProcess(tmp_path / "data", "--workers", "2") as gateway:
         yield gateway
 
 
 def workers(gateway: GatewayProcess) -> dict[str, int]:
-    """The ports of the workers that serve, by their names."""
+    """Return the ports of the workers that serve, by name."""
     with gateway.client() as client:
         answer = client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
     if answer.code != ResponseCode.SUCCESS:
@@ -87,7 +87,7 @@ def workers(gateway: GatewayProcess) -> dict[str, int]:
 
 
 def processes(gateway: GatewayProcess) -> list[int]:
-    """The workers' processes."""
+    """Return the process ids of the workers."""
     children = Path(f"/proc/{gateway.pid}/task/{gateway.pid}/children").read_text()
     return [int(one) for one in children.split()]
 
@@ -102,7 +102,7 @@ def hold(port: int, message_id: str, due_ms: int, topic: str = "held") -> None:
 
 
 def held(gateway: GatewayProcess, limit: int, **asked: str) -> list[str]:
-    """The ids of what the gateway holds, as the shared address tells it page by page."""
+    """Return the ids of the pending messages, read page by page at the shared address."""
     found: list[str] = []
     cursor = ""
     with gateway.client() as client:
@@ -224,7 +224,7 @@ Told = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def told(tidegate: Tidegate) -> Told:
-    """Runs a command at the shared address: what it tells a program."""
+    """Run a command at the shared address with `--json`, and return its output."""
 
     def run(gateway: GatewayProcess, *arguments: str) -> list[dict[str, Any]]:
         return tidegate(*arguments, "--json", server=gateway.address).told()
@@ -233,7 +233,7 @@ def told(tidegate: Tidegate) -> Told:
 
 
 def recur(port: int, name: str) -> None:
-    """Have a message recur at one worker."""
+    """Set a recurring message at one worker."""
     with RemotingClient("127.0.0.1", port, timeout=LIMIT_S) as client:
         set_recurring(client, "many", name, b"x", {}, {"every": "1h"})
 
@@ -281,7 +281,7 @@ def test_a_worker_that_dies_is_started_again(own_gateway: GatewayProcess, told: 
     os.kill(victim, signal.SIGKILL)
     with own_gateway.client() as client:
         assert client.ask(RequestCode.LOOK_UP_TIMERS).code == ResponseCode.SERVICE_NOT_AVAILABLE
-        # Its place is known meanwhile, so that clients wait for it.
+        # Its address stays in the cluster information, so that clients wait for it.
         assert workers(own_gateway) == before
         until(
             lambda: client.ask(RequestCode.LOOK_UP_TIMERS).code == ResponseCode.SUCCESS,
@@ -324,7 +324,7 @@ def test_a_worker_that_hangs_does_not_serve(tmp_path: Path) -> None:
         os.kill(hanging, signal.SIGSTOP)
         try:
             until(lambda: sorted(serving()) == ["0", "1"], "one does not serve")
-            # Nobody has to wait for it: a request that is put to it takes 30 s by HTTP.
+            # Nobody has to wait for it. A request that is passed on to it takes 30 s by HTTP.
             begun = time.monotonic()
             assert workers(gateway) == brokers
             assert "broker-a-0 does not answer" in fetch(
@@ -344,7 +344,7 @@ def test_workers_stop_when_their_leader_is_gone(own_gateway: GatewayProcess) -> 
 
 
 def test_a_ctrl_c_stops_leader_and_workers(own_gateway: GatewayProcess) -> None:
-    """A terminal tells all of them at once, and then the leader tells its workers again."""
+    """A terminal signals all of them at once, and then the leader signals its workers again."""
     members = processes(own_gateway)
     for pid in (own_gateway.pid, *members):
         os.kill(pid, signal.SIGINT)
@@ -358,7 +358,7 @@ def test_a_rolling_restart_refuses_no_send(
 ) -> None:
     java = java_client(own_gateway)
     java.create_topic("rolling", queues=4)
-    java.send("rolling", b"first")  # it knows both workers
+    java.send("rolling", b"first")  # the client knows both workers now
     first = processes(own_gateway)
     sent = [b"first"]
     over = threading.Event()

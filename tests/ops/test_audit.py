@@ -1,4 +1,4 @@
-"""`tidegate audit` on what a gateway noted."""
+"""`tidegate audit` on the audit log of a gateway."""
 
 from __future__ import annotations
 

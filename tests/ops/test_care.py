@@ -1,4 +1,4 @@
-"""`tidegate fsck`, `backup`, `restore` and `export` on the folder of a gateway that serves or has stopped."""
+"""`tidegate fsck`, `backup`, `restore` and `export` on the folder of a running or stopped gateway."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DUE_MS = START_MS + 3_600_000
 
 @pytest.fixture
 def gateway(make_gateway: MakeGateway) -> MemoryGateway:
-    """A gateway that holds three messages: two due in an hour, one later."""
+    """A gateway with three pending messages: two due in an hour, one later."""
     gateway = make_gateway()
     client = gateway.connect()
     for number, due_ms in enumerate((DUE_MS, DUE_MS, DUE_MS + 5_000)):
@@ -54,7 +54,7 @@ def gateway(make_gateway: MakeGateway) -> MemoryGateway:
 
 
 def damage(data: Path, table: str) -> None:
-    """Take the first row of a table away, behind everybody's back."""
+    """Delete the first row of a table directly in the file."""
 
     def take_first(txn: lmdb.Transaction, database: lmdb._Database) -> None:
         cursor = txn.cursor(db=database)
@@ -95,7 +95,7 @@ def test_fsck_names_a_timer_without_a_message(gateway: MemoryGateway, tidegate: 
 
 
 def clear_first_record(data: Path) -> None:
-    """Have the first message of a folder be one that cannot be read."""
+    """Make the first message of a folder unreadable."""
 
     def clear(txn: lmdb.Transaction, messages: lmdb._Database) -> None:
         cursor = txn.cursor(db=messages)
@@ -139,7 +139,7 @@ def test_what_is_no_data_folder_stays_as_it_is(
 
 @pytest.mark.parametrize("command", ["fsck", "export", "backup", "restore", "compact"])
 def test_an_empty_file_is_not_a_sound_one(tmp_path: Path, tidegate: Command, command: str) -> None:
-    """As a copy is that a full disk cut short at once."""
+    """A copy that a full disk cut short at once is such a file."""
     data, target = tmp_path / "data", tmp_path / "target"
     data.mkdir()
     (data / "data.mdb").touch()
@@ -169,7 +169,7 @@ def test_the_folder_of_several_workers_is_named_as_such(
 def test_drill_a_lost_disk(
     gateway: MemoryGateway, make_gateway: MakeGateway, tidegate: Command, tmp_path: Path
 ) -> None:
-    """Backup while serving, the folder is lost, restore, check, serve: nothing that was held is missing."""
+    """Back up while serving, lose the folder, restore, check, serve: no pending message is missing."""
     backup, again = tmp_path / "backup", tmp_path / "again"
     assert tidegate("backup", "--data", gateway.data, "--to", backup).returncode == 0
     gateway.close()
@@ -188,7 +188,7 @@ def test_drill_a_lost_disk(
 def test_drill_backups_of_changes(
     gateway: MemoryGateway, tidegate: Command, tmp_path: Path
 ) -> None:
-    """One backup after the other into one folder while it serves; any of them can be restored."""
+    """Make one backup after the other into one folder while serving. Any of them can be restored."""
     command = ("backup", "--data", gateway.data, "--to", tmp_path / "hourly", "--incremental")
     assert "backup 0000, " in tidegate(*command).stderr
     gateway.connect().abort(id="ID0")
@@ -224,7 +224,7 @@ def test_backup_does_not_hold_up_the_gateway(
 def test_a_copy_that_cannot_be_written_says_where_to(
     gateway: MemoryGateway, tmp_path: Path
 ) -> None:
-    """It is its disk that has to be looked at, not that of the gateway."""
+    """The operator has to look at the copy's disk, not at the gateway's."""
     target = tmp_path / "backup"
     done = subprocess.run(
         [
@@ -233,7 +233,7 @@ def test_a_copy_that_cannot_be_written_says_where_to(
         ],
         capture_output=True,
         text=True,
-        # Of how large a file may be it is told as of a disk that is full.
+        # The limit on the size of files is reported like a full disk.
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
         check=False,
     )
@@ -283,7 +283,7 @@ def test_export_leaves_out_what_fired_or_was_aborted(
 def test_export_goes_on_behind_what_cannot_be_read(
     gateway: MemoryGateway, tidegate: Command, is_in_table: bool
 ) -> None:
-    """Wherever its timer is: in the table, as of one that was rescheduled, or among those that were accepted lately."""
+    """The message's timer may be in the table, as after a reschedule, or among those that were accepted lately."""
     if is_in_table:
         ok(
             gateway.connect().ask(
@@ -327,7 +327,7 @@ def test_and_behind_a_row_that_has_not_the_shape_of_its_table(
 def test_a_message_that_the_ids_lack_is_counted_by_an_export(
     gateway: MemoryGateway, tidegate: Command
 ) -> None:
-    """One that was accepted lately is pending as far as its row there says so. An undecided half has none."""
+    """A recently accepted message is pending if its row in the ids says so. An undecided half has no such row."""
     half = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "HALF"}
     assert gateway.connect().send_message(properties=half).code == 0
     gateway.stop()
@@ -364,7 +364,7 @@ def test_an_export_that_fails_leaves_what_was_there(
         [sys.executable, "-m", "gateway.cli", "export", "--data", str(data), "--to", str(file)],
         capture_output=True,
         text=True,
-        # Of how large a file may be it is told as of a disk that is full.
+        # The limit on the size of files is reported like a full disk.
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
         check=False,
     )
@@ -377,7 +377,7 @@ def test_an_export_that_fails_leaves_what_was_there(
 
 
 def test_an_export_to_a_file_that_another_is_writing_is_refused(tmp_path: Path) -> None:
-    """As where a timer starts one before the last has ended: a file with some of both is no export."""
+    """This happens if a timer starts one export before the last has ended. A file with parts of both is no export."""
     file = tmp_path / "held.jsonl"
     with transfer_commands._written(file) as first:
         first.write(b"one\n")
@@ -392,7 +392,7 @@ def test_an_export_to_a_file_that_another_is_writing_is_refused(tmp_path: Path) 
 def test_one_that_ends_while_another_begins_keeps_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other has the file open that just got its name."""
+    """The other export has the file open that just got its final name."""
     file = tmp_path / "held.jsonl"
     first = transfer_commands._written(file)
     first.__enter__().write(b"one\n")
@@ -509,7 +509,7 @@ def test_a_long_export_says_how_far_it_is(
 def test_a_page_that_lmdb_cannot_read_is_told_in_a_line(
     gateway: MemoryGateway, tidegate: Command
 ) -> None:
-    """Also where nobody looks at it before the folder is open."""
+    """This also holds if nothing reads the page before the folder is open."""
     gateway.connect().send_message()
     gateway.stop()
     rows: list[tuple[bytes, bytes]] = []
@@ -517,7 +517,7 @@ def test_a_page_that_lmdb_cannot_read_is_told_in_a_line(
     file = gateway.data / "data.mdb"
     content = file.read_bytes()
     pages = [content[at : at + PAGE] for at in range(0, len(content), PAGE)]
-    # Its flags say that it is neither a leaf nor above one.
+    # Its flags are those of neither a leaf nor a branch page.
     damaged = [
         page[:10] + b"\4\0" + page[12:] if b"".join(rows[0]) in page else page for page in pages
     ]

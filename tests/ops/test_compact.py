@@ -15,7 +15,7 @@ from tests.ops.conftest import Command
 
 @pytest.fixture
 def gateway(make_gateway: MakeGateway) -> MemoryGateway:
-    """A gateway that holds one message, and held a megabyte that is gone."""
+    """A gateway with one pending message, which also had a megabyte of messages that are gone."""
     gateway = make_gateway(retention_hours=0)
     client = gateway.connect()
     for _ in range(20):
@@ -44,7 +44,7 @@ def test_it_gets_smaller_and_keeps_what_is_held(gateway: MemoryGateway, tidegate
     assert tidegate("fsck", "--data", gateway.data).returncode == 0
     gateway.start()
     gateway.jump(3_600_000)
-    assert bodies(gateway.connect().pull()) == []  # retention_hours = 0 has begun already
+    assert bodies(gateway.connect().pull()) == []  # retention (0 hours) has already removed it
     assert gateway.service.broker.firing.fired == 1
 
 

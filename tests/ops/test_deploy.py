@@ -1,4 +1,4 @@
-"""The files that run the gateway elsewhere fit the program; and what systemd makes of its unit."""
+"""The deployment files fit the program, and systemd accepts the unit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_unit_starts_the_gateway_with_flags_that_it_has() -> None:
 
 
 def test_systemd_does_not_give_up() -> None:
-    """Where nothing else is said, it does after five starts in 10 s."""
+    """By default it gives up after five starts in 10 s."""
     assert unit()["Service"]["Restart"] == "on-failure"
     assert unit()["Unit"]["StartLimitIntervalSec"] == "0"
 
@@ -45,7 +45,7 @@ def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("there is no systemd-analyze here")
-    # It wants the program to be there.
+    # systemd-analyze requires that the program exists.
     text = (DEPLOY / "tidegate.service").read_text()
     copy = tmp_path / "tidegate.service"
     copy.write_text(text.replace("/opt/tidegate/bin/tidegate", shutil.which("true") or ""))
@@ -56,7 +56,7 @@ def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The Containerfile's instructions with their arguments."""
+    """Return the Containerfile's instructions with their arguments."""
     text = (DEPLOY / "Containerfile").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [(line.split()[0], line.split(maxsplit=1)[1]) for line in lines]

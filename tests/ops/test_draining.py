@@ -1,4 +1,4 @@
-"""What is drained is at the other side and no longer here; what is refused stays."""
+"""Drained messages are at the target and no longer here; refused ones stay."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pending(gateway: MemoryGateway) -> list[str]:
 
 
 class Target:
-    """Another server: takes all but what it is told to refuse, and breaks off after so many."""
+    """A target that accepts all messages but the refused ones, and fails after so many."""
 
     def __init__(self, *refused: str, breaks_after: int = 1_000_000) -> None:
         self.refused = refused
@@ -78,7 +78,7 @@ def test_what_is_refused_stays(gateway: MemoryGateway) -> None:
 
 
 class Anywhere(RemotingClient):
-    """A connection to a server that makes any topic and has no message yet."""
+    """A connection to a server that creates any topic and has no message yet."""
 
     def ask(
         self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b""
@@ -93,7 +93,7 @@ class Anywhere(RemotingClient):
 
 
 def test_what_cannot_be_written_anew_stays(gateway: MemoryGateway) -> None:
-    """A property whose value has the mark that ends a name: RocketMQ's clients read it, and let nobody write it."""
+    """It has a property whose value contains the mark that ends a name. RocketMQ's clients read but never write it."""
     hold(gateway, "A", "B")
     odd = f"UNIQ_KEY\x01ODD\x02colour\x01a\x01b\x02TIMER_DELIVER_MS\x01{START_MS + 60_000}"
     client = gateway.connect()
@@ -110,7 +110,7 @@ def test_what_cannot_be_written_anew_stays(gateway: MemoryGateway) -> None:
 
 
 def test_messages_with_one_id_all_go(gateway: MemoryGateway) -> None:
-    """Also more than are found by an id: those would be ended here, and be nowhere."""
+    """This includes more messages than a look-up by id returns. The others would be aborted here without being sent."""
     hold(gateway, *["A"] * (MAX_WITH_ID + 10))
     target = Target()
     run(gateway, target)
@@ -172,7 +172,7 @@ def test_how_many_went_is_said_where_the_disk_fails_at_the_end(
 def test_what_cannot_be_read_is_said_to_stay(
     make_gateway: MakeGateway, tidegate: Command, is_in_table: bool
 ) -> None:
-    """Wherever its timer is: in the table, as of one that was rescheduled, or among those that were accepted lately."""
+    """The message's timer may be in the table, as after a reschedule, or among those that were accepted lately."""
     gateway = make_gateway()
     hold(gateway, "A")
     if is_in_table:
@@ -234,7 +234,7 @@ def test_drain_from_one_gateway_to_another(tmp_path: Path, tidegate: Command) ->
 
 @pytest.mark.live
 def test_what_is_too_long_for_a_frame_stays_alone(tmp_path: Path, tidegate: Command) -> None:
-    """The other side says nothing to it and hangs up; what is due after it goes."""
+    """The target closes the connection without a response. Messages that are due later are still sent."""
     long = ("--max-message-size", "20MiB", "--max-frame-size", "24MiB")
     with GatewayProcess(tmp_path / "source", *long) as source:
         due_ms = now_ms() + 3_600_000
@@ -252,7 +252,7 @@ def test_what_is_too_long_for_a_frame_stays_alone(tmp_path: Path, tidegate: Comm
 
 @pytest.mark.live
 def test_messages_that_differ_in_nothing_all_go(tmp_path: Path, tidegate: Command) -> None:
-    """A batch with one object twice; also where a drain that was killed has sent one before."""
+    """A batch may have one object twice, and a drain that was killed may already have sent one of them."""
     due_ms = now_ms() + 3_600_000
     with GatewayProcess(tmp_path / "source") as source:
         for _ in range(3):
@@ -268,7 +268,7 @@ def test_messages_that_differ_in_nothing_all_go(tmp_path: Path, tidegate: Comman
 
 @pytest.mark.live
 def test_what_was_drained_can_be_drained_back(tmp_path: Path, tidegate: Command) -> None:
-    """The gateway that it was taken from has it as aborted; what is aborted where it was sent stays so."""
+    """The first gateway has the message as aborted. A message that was aborted at the second gateway stays so."""
     with (
         GatewayProcess(tmp_path / "first") as first,
         GatewayProcess(tmp_path / "second") as second,

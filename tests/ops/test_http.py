@@ -1,4 +1,4 @@
-"""The HTTP port: its pages, over a real socket, and when it says that no traffic should come."""
+"""The HTTP port: its pages over a real socket, and when it reports that no traffic should come."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Served:
         self.address = found[1]
 
     def get(self, path: str, method: str = "GET") -> tuple[int, str, bytes]:
-        """Status, content type and body."""
+        """Return status, content type and body."""
         request = urllib.request.Request(self.address + path, method=method)
         try:
             with urllib.request.urlopen(request, timeout=180) as answer:

@@ -1,4 +1,4 @@
-"""Completion and manual pages, made from the commands' help."""
+"""Shell completion and manual pages, made from the commands' help."""
 
 from __future__ import annotations
 

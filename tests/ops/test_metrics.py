@@ -1,4 +1,4 @@
-"""The figures that Prometheus reads are true, and the dashboard asks for none that there is not."""
+"""The metrics that Prometheus reads are right, and the dashboard uses only existing ones."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def metrics_of(gateway: MemoryGateway) -> Metrics:
-    """What a gateway's HTTP port reads."""
+    """Return the metrics that a gateway's HTTP port serves."""
     service = gateway.service
     connections = service.factory.connections
     return Metrics(service.broker, lambda: len(connections), lambda: service.recorded)
 
 
 class Scrape:
-    """What one scrape of a gateway says."""
+    """The samples of one scrape of a gateway."""
 
     def __init__(self, gateway: MemoryGateway) -> None:
         text = b"".join(metrics_of(gateway).pieces()).decode()
@@ -41,12 +41,12 @@ class Scrape:
         ]
 
     def __getitem__(self, name: str) -> float:
-        """The one sample with a name."""
+        """Return the one sample with this name."""
         (value,) = [sample.value for sample in self.samples if sample.name == name]
         return value
 
     def by(self, name: str, *labels: str) -> dict[str, float]:
-        """The samples with a name, by some of their labels."""
+        """Return the samples with this name, by some of their labels."""
         return {
             "@".join(sample.labels[label] for label in labels): sample.value
             for sample in self.samples
@@ -64,7 +64,7 @@ def hold(gateway: MemoryGateway, delay_ms: int, topic: str = "orders", **propert
 def test_held_messages_by_topic(gateway: MemoryGateway) -> None:
     hold(gateway, 60_000)
     assert Scrape(gateway).by("rocketmq_timing_messages", "topic") == {"orders": 1}
-    # From here on the counts are kept, not counted.
+    # From here on the gateway updates its counts instead of counting anew.
     hold(gateway, 60_000, UNIQ_KEY="A")
     hold(gateway, 9_000_000, "later")
     scrape = Scrape(gateway)
@@ -100,7 +100,7 @@ def test_what_there_is_much_of_comes_in_pieces_and_topics_may_come_and_go_meanwh
 
 
 def test_what_is_due_soon_is_counted_by_upstreams_bounds(gateway: MemoryGateway) -> None:
-    gateway.advance(3_700)  # into a span of time, so that spans and bounds do not fit
+    gateway.advance(3_700)  # into a span of time, so that spans and bounds do not match
     for seconds in (1, 5, 6, 50, 200, 290, 1_000, 80_000, 200_000):
         hold(gateway, seconds * 1_000, f"T{seconds % 3}")
     counts = Scrape(gateway).by("rocketmq_timer_message_snapshot", "timer_bound_s")
@@ -158,7 +158,7 @@ def test_refused_batches_count_for_nothing_else(gateway: MemoryGateway) -> None:
 
 
 def test_what_is_not_committed_is_not_counted(gateway: MemoryGateway) -> None:
-    """A counter that goes down is a restart for Prometheus, which then adds all of it once more."""
+    """Prometheus takes a counter that goes down for a restart, and then adds all of it once more."""
     client = gateway.connect()
     ok(client.send_message("orders", "kept"))
     hold(gateway, 1_000)
@@ -314,14 +314,14 @@ def test_dashboard_names_real_series(gateway: MemoryGateway) -> None:
     }
     assert named - there == set()
     assert len(named) > 15
-    # What a process tells of itself has no such labels, and others' do so as well.
+    # The process metrics have no such labels, and other programs export the same names.
     assert [expr for expr in asked if 'node_id=~"$node"' not in expr] == []
     labels = {label for sample in Scrape(gateway).samples for label in sample.labels}
     assert {"cluster", "node_id", "topic", "le"} <= labels
 
 
 def test_every_series_is_explained() -> None:
-    """docs/operations.md has a row for each, and no row too many."""
+    """docs/operations.md has a row for each series, and no other row."""
     text = (ROOT / "docs/operations.md").read_text()
     names = re.findall(r"^\| `((?:rocketmq|tidegate)_\w+)", text, re.MULTILINE)
     explained = {name.removesuffix("_total") for name in names}
@@ -392,7 +392,7 @@ def test_how_far_consumers_are_behind(gateway: MemoryGateway) -> None:
     scrape = Scrape(gateway)
     assert scrape.by(lag, *labels) == {"readers@orders@false@false": 2}
     assert scrape.by(latency, *labels) == {"readers@orders@false@false": 2_000}
-    # Those who take queues away first write to them no longer, and then wait until they are consumed.
+    # An operator who removes queues first forbids writing to them, and then waits until they are consumed.
     fields = {"topic": "orders", "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
     fields |= {"readQueueNums": "4", "writeQueueNums": "0", "perm": "6", "order": "false"}
     client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)

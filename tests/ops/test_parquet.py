@@ -1,4 +1,4 @@
-"""Parquet files of what is held: written, read by others, and imported again."""
+"""Parquet files of pending messages: written, read by other programs, and imported again."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_commands(gateway: MemoryGateway, tidegate: Command, tmp_path: Path)
     done = tidegate("export", "--data", gateway.data, "--to", file)
     assert (done.returncode, done.stderr) == (0, "1 message\n")
     assert pq.read_table(file)["msgId"].to_pylist() == ["A"]
-    # Nobody listens there: the file was read, and its message was on its way.
+    # Nothing listens on that port. The error shows that the file was read and its message was about to be sent.
     done = tidegate("import", file, "--to", "127.0.0.1:1", "--timeout", "1")
     assert done.returncode == 1
     assert "nothing listens on 127.0.0.1:1" in done.stderr

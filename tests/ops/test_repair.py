@@ -1,4 +1,4 @@
-"""`tidegate fsck --repair`: what is damaged is named, copied and repaired; the drill of docs/disaster-recovery.md."""
+"""`tidegate fsck --repair`: damage is named, copied and repaired; and the drill of docs/disaster-recovery.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DUE_MS = START_MS + 3_600_000
 
 @pytest.fixture
 def gateway(make_gateway: MakeGateway) -> MemoryGateway:
-    """A gateway that has fired one message and holds three: two due in an hour, one later."""
+    """A gateway that has fired one message and has three pending: two due in an hour, one later."""
     gateway = make_gateway()
     client = gateway.connect()
     client.send_message(body="fired", TIMER_DELAY_SEC="1", UNIQ_KEY="FIRED")
@@ -46,7 +46,7 @@ def break_record(data: Path, number: int) -> None:
 
 
 def test_drill_a_damaged_folder(gateway: MemoryGateway, tidegate: Command, tmp_path: Path) -> None:
-    """Three tables are lost: they are told from the others, and all fires at its time and once."""
+    """Three tables are lost. The repair rebuilds them from the others, and every message fires once at its time."""
     gateway.stop()
     for table in ("ids", "queues", "keys"):
         empty(gateway.data, table)
@@ -92,7 +92,7 @@ def test_a_record_that_cannot_be_read_is_moved_aside(
 
 
 def run(*arguments: object, text: str = "") -> Result:
-    """The command in this process."""
+    """Run the command in this process."""
     return CliRunner().invoke(fsck, [str(argument) for argument in arguments], input=text)
 
 
@@ -184,7 +184,7 @@ def test_options_that_do_not_go_together(
 
 
 def test_a_record_tells_its_time(make_gateway: MakeGateway) -> None:
-    """As the gateway noted it, whatever way it was asked for."""
+    """The time is the one that the gateway stored, in whatever way the client asked for it."""
     gateway = make_gateway()
     client = gateway.connect()
     client.send_message(body="a", UNIQ_KEY="A", TIMER_DELAY_SEC="60")
@@ -208,7 +208,7 @@ def test_a_log_with_a_gap_is_told(
     command: click.Command,
     further: list[str],
 ) -> None:
-    """By the first who passes over it; the folder is sound without what is gone."""
+    """The first program that skips the gap reports it. The folder is sound without the lost messages."""
     monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 3600)
     gateway.checkpoint()
     client = gateway.connect()

@@ -1,4 +1,4 @@
-"""Exported messages go to another gateway, and to a real RocketMQ broker, with their times."""
+"""Sending exported messages to another gateway, and to a real RocketMQ broker, with their times."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ TOPIC = "transfer"
 
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[GatewayProcess]:
-    """The gateway that messages are taken out of."""
+    """The gateway from which messages are exported."""
     with GatewayProcess(tmp_path / "source") as gateway:
         yield gateway
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[GatewayProcess]:
-    """The one that they are sent to."""
+    """The gateway to which they are sent."""
     with GatewayProcess(tmp_path / "target") as gateway:
         yield gateway
 
@@ -50,7 +50,7 @@ def send(
     body: bytes = b"x",
     **properties: str,
 ) -> dict[str, str]:
-    """Have a message held, with other fields of its send where they are given; the fields of the answer."""
+    """Send a message for later, with other fields of the send if given, and return the fields of the response."""
     text = join({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": message_id, **properties})
     ext = {"a": "p", "b": TOPIC, "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "7", "h": "9"}
     ext |= {"i": text, "j": "0", "k": "false", "m": "false"} | dict(fields or {})
@@ -61,7 +61,7 @@ def send(
 
 
 def export(gateway: GatewayProcess, tidegate: Command) -> str:
-    """What a serving gateway holds, as lines."""
+    """Export the pending messages of a serving gateway, and return the lines."""
     done = tidegate("export", "--data", gateway.data)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -143,7 +143,7 @@ def test_what_a_transaction_committed_is_no_half_again(
 def test_what_any_of_several_workers_has_is_there_already(
     source: GatewayProcess, tmp_path: Path, tidegate: Command
 ) -> None:
-    """All are asked, as it need not be the one that the message would be sent to."""
+    """The import asks all workers, because another one than the message's target may have it."""
     for number in range(2):
         send(source, f"ID{number}", now_ms() + 3_600_000 + number)
     lines = export(source, tidegate)
@@ -160,7 +160,7 @@ def test_what_any_of_several_workers_has_is_there_already(
 def test_a_queue_that_the_target_does_not_make(
     source: GatewayProcess, tmp_path: Path, tidegate: Command
 ) -> None:
-    """A topic that is new there has as many as its template, a group's has one."""
+    """A new topic there has as many queues as its template, and a group's retry topic has one."""
     due_ms = now_ms() + 3_600_000
     send(source, "SENT", due_ms, {"e": "3"})
     with source.client() as client:
@@ -184,7 +184,7 @@ def test_a_queue_that_the_target_does_not_make(
 def test_a_retry_that_its_consumers_allow_themselves(
     source: GatewayProcess, target: GatewayProcess, tidegate: Command
 ) -> None:
-    """Their clients may say more retries than the group has, 16; past those a message is dead."""
+    """Their clients may allow more retries than the group has, which is 16. A message with more retries is dead."""
     send(source, "R20", now_ms() + 3_600_000, {"b": "%RETRY%g", "e": "0", "j": "20", "l": "100"})
     done = tidegate("import", "--to", target.address, text=export(source, tidegate))
     assert (done.returncode, done.stdout) == (0, "")
@@ -197,7 +197,7 @@ def test_a_retry_that_its_consumers_allow_themselves(
 def test_what_could_not_order_an_abort_before_orders_none(
     source: GatewayProcess, target: GatewayProcess, tidegate: Command
 ) -> None:
-    """It is an order only beside some of the properties that ask for a time, and gets such a one."""
+    """The property is an order only beside some of the properties for a time, and the import adds such a property."""
     due_ms = now_ms() + 3_600_000
     send(target, "OTHER", due_ms + 3_600_000)
     text = join({"DELAY": "18", "TIMER_DEL_UNIQKEY": "OTHER", "UNIQ_KEY": "LEVEL"})
@@ -241,7 +241,7 @@ def test_an_import_can_be_repeated(
 
 
 def test_lines_that_another_program_has_written(target: GatewayProcess, tidegate: Command) -> None:
-    """What has no id gets one there, and cannot be found by it; what has one is not taken twice."""
+    """A line without an id gets one there, and cannot be found by it. A line with an id is not imported twice."""
     line = {"topic": TOPIC, "queueId": 0, "dueMs": now_ms() + 3_600_000, "properties": {}}
     line["body"] = "eA=="
     lines = "".join(json.dumps(line | {"msgId": name}) + "\n" for name in ("OWN", ""))
@@ -256,7 +256,7 @@ def test_lines_that_another_program_has_written(target: GatewayProcess, tidegate
 def test_messages_with_one_id_are_told_apart(
     source: GatewayProcess, target: GatewayProcess, tidegate: Command
 ) -> None:
-    """A client that sends one object twice gives both messages its id."""
+    """A client that sends one object twice gives both messages the same id."""
     due_ms = now_ms() + 3_600_000
     send(source, "SAME", due_ms)
     send(source, "SAME", due_ms + 1)
@@ -275,7 +275,7 @@ def test_what_has_another_time_by_now_is_there_already(
     soon_ms = now_ms() + 2_000
     send(source, "OVERDUE", soon_ms)
     send(source, "MOVED", soon_ms + 3_600_000)
-    # However long an export takes to start, nothing fires meanwhile.
+    # The gateway is killed, so that nothing fires meanwhile, however long an export takes to start.
     source.kill()
     lines = export(source, tidegate)
     time.sleep(max(0, soon_ms - now_ms()) / 1000)
@@ -309,7 +309,7 @@ def test_nobody_there(source: GatewayProcess, tidegate: Command) -> None:
 
 
 def pull(client: RemotingClient, queue: int) -> list[Message]:
-    """What a queue of a broker has."""
+    """Return the messages of a broker's queue."""
     ext = {"consumerGroup": "g", "topic": TOPIC, "queueId": str(queue), "queueOffset": "0"}
     ext |= {"maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0"}
     ext |= {"subVersion": "0", "subscription": "*"}
@@ -321,7 +321,7 @@ def pull(client: RemotingClient, queue: int) -> list[Message]:
 def test_a_real_broker_takes_over(
     source: GatewayProcess, real_broker: RealBroker, tidegate: Command
 ) -> None:
-    """Nobody is locked in: what is due within RocketMQ's 3 days goes, and the rest is named."""
+    """Users can move away: messages due within RocketMQ's 3 days are sent, and the others are named."""
     due_ms = now_ms() + 8_000
     send(source, "SOON", due_ms, body=b"soon", KEYS="k1", TAGS="close", colour="blue")
     send(source, "FAR", now_ms() + 30 * 86_400_000)

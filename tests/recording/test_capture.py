@@ -1,4 +1,4 @@
-"""`tidegate capture` as a process, between real clients and real servers."""
+"""`tidegate capture` as a process between real clients and real servers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Capture:
         self.port = port
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
-        """Its status, and what it said since it listens."""
+        """End the process, and return its status and the output since it began to listen."""
         self.process.send_signal(number)
         _, said = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, said.decode()
@@ -66,7 +66,7 @@ def capturing(server: str, folder: Path, *flags: str) -> Iterator[Capture]:
 
 
 def codes(folder: Path) -> set[int]:
-    """The codes of all recorded requests of clients."""
+    """Return the codes of all recorded requests of clients."""
     found = set()
     for file in sorted(folder.glob(f"*{SUFFIX}")):
         for record in read_capture(file):
@@ -133,7 +133,7 @@ def test_a_server_that_is_down_is_counted(tmp_path: Path) -> None:
 
 
 def refusal(*flags: str) -> str:
-    """What `tidegate capture` says where it cannot begin."""
+    """Return the one line that `tidegate capture` prints when it cannot start."""
     command = [sys.executable, "-m", "gateway.cli", "capture", "--to", "127.0.0.1:1", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr

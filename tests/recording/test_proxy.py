@@ -1,4 +1,4 @@
-"""The proxy between plain sockets: brokers found through it, and what is no frame."""
+"""The proxy between plain sockets: brokers found through it, and data that is no frame."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT_S = 120
 
 
 class Server:
-    """Gives what each connection says to a function, and sends back what that returns."""
+    """A server that passes all it receives to a function, and sends back the function's result."""
 
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
         self._answer = answer
@@ -44,7 +44,7 @@ class Server:
             thread.start()
 
     def _talk(self, connection: socket.socket) -> None:
-        # The proxy may hang up on what is not read yet.
+        # The proxy may close a connection with unread data.
         with connection, suppress(ConnectionResetError):
             while data := connection.recv(1 << 20):
                 connection.sendall(self._answer(data))

@@ -1,4 +1,4 @@
-"""Answers that name brokers are changed in their addresses and in nothing else."""
+"""In responses that name brokers, only the addresses are changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capture files: rotation, numbering over files, a disk that is full, and what a killed recorder left."""
+"""Capture files: rotation, numbers that run on over files, a full disk, and what a killed recorder left."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def wait_until(is_true: Callable[[], bool]) -> None:
 
 
 def write(writer: CaptureWriter, *frame: bytes) -> None:
-    """Record a frame that is unlike the one before, and wait until it is in a file."""
+    """Record a frame that differs from the last one, and wait until it is in a file."""
     writer.record(1, Kind.FROM_CLIENT, *frame)
     whole = b"".join(frame)
     wait_until(lambda: any(ends_with(file, whole) for file in writer.folder.glob("*.*")))
@@ -37,7 +37,7 @@ def ends_with(file: Path, data: bytes) -> bool:
     try:
         return file.read_bytes().endswith(data)
     except FileNotFoundError:
-        return False  # it got its name just now
+        return False  # it was just renamed
 
 
 def files(folder: Path) -> list[Path]:
@@ -136,7 +136,7 @@ def test_a_full_disk_loses_records_and_says_so(
         monkeypatch.setattr(os, "write", real)
         wait_until(lambda: writer.counts.trouble is None)
         writer.record(7, Kind.FROM_CLIENT, FRAME)
-    # Both files are whole, and the second tells of what is in neither.
+    # Both files are whole, and the second says what is in neither.
     assert len(files(tmp_path)) >= 2
     assert [record.kind for record in frames(tmp_path)] == [Kind.FROM_CLIENT] * 2
     last = list(read_capture(files(tmp_path)[-1]))
@@ -151,7 +151,7 @@ def test_a_full_disk_loses_records_and_says_so(
 def test_a_folder_that_is_away_counts_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a disk that is mounted anew."""
+    """This happens while a disk is mounted anew."""
     monkeypatch.setattr(module, "_TRY_AGAIN_S", 0.0)
     folder, away = tmp_path / "captures", tmp_path / "away"
     with CaptureWriter(folder, Rotation(file_bytes=1)) as writer:

@@ -1,4 +1,4 @@
-"""What the benchmark measures with: multiplied recordings, and goals."""
+"""The benchmark's tools: multiplied recordings, and goals."""
 
 from __future__ import annotations
 

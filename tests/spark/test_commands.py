@@ -1,4 +1,4 @@
-"""The commands as users call them, and a replay against a real gateway process."""
+"""The commands as users call them, and a replay to a real gateway process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NOTHING_DELAYED: dict[str, object] = {
 
 
 def status_of(*arguments: str) -> int:
-    """The exit status of a command; one that ends by itself is done."""
+    """Return the exit status of a command; a normal return is 0."""
     try:
         main(arguments)
     except SystemExit as end:
@@ -222,7 +222,7 @@ def test_it_is_told_that_several_brokers_become_one(
     told: bool,
 ) -> None:
     pairs = read_table(spark, tables, "pair").withColumn("server", lit("10.0.0.1:10911"))
-    # A name server is no broker.
+    # A name server is not counted as a broker.
     asked = pairs.where("code = 105").withColumn("server", lit("10.0.0.1:9876"))
     other = pairs.where("code = 310").limit(others).withColumn("server", lit("10.0.0.2:10911"))
     recorded = pairs.where("code != 105").union(asked).union(other)
@@ -240,7 +240,7 @@ def test_it_is_told_that_several_brokers_become_one(
 def test_verify_tells_that_a_recording_is_not_whole(
     spark: SparkSession, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A recall may be among what is missing."""
+    """A recall may be among the missing requests."""
     status_of("verify", str(tables))
     assert "not whole" not in capsys.readouterr().out
     file, found = tmp_path / "a.capture", str(tmp_path / "tables")
@@ -255,7 +255,7 @@ def test_verify_tells_that_a_recording_is_not_whole(
 def test_the_same_traffic_in_two_recordings_is_told(
     spark: SparkSession, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of a proxy and the tap, or of a file and its copy; real clients send nothing twice so."""
+    """Examples are a proxy and the tap, or a file and its copy. Real clients never send the same request twice."""
     assert recorded_twice(read_table(spark, tables, "messages")) == 0
     copy, both, found = tmp_path / "copy", tmp_path / "both", tmp_path / "found.json"
     shutil.copytree(RECORDED, copy)

@@ -1,4 +1,4 @@
-"""Answers of two runs: what differs, and what differs anyway."""
+"""Responses of two runs: real differences, and differences between any two runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def answers(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
 
 
 def run(name: str, *, broken: bool = False) -> list[dict[str, Any]]:
-    """200 sends; each run has ids of its own, and a broken one a few other answers."""
+    """Return 200 sends. Each run has ids of its own, and a broken one a few other responses."""
     rows: list[dict[str, Any]] = []
     for at in range(200):
         ext = {"msgId": f"{name}{at}", "queueId": "3", "MSG_REGION": "DefaultRegion"}
@@ -162,12 +162,12 @@ def test_runs_without_a_common_request_are_not_the_same(spark: SparkSession) -> 
 
 
 def facts(code: int, body: bytes) -> dict[str, str]:
-    """What is compared of a body, where the other one is the same."""
+    """Return the compared facts of a body, with the same body on the other side."""
     return body_facts(code, body, body)[0]
 
 
 def differ(code: int, old: bytes, new: bytes) -> dict[str, tuple[str | None, str | None]]:
-    """The names of what differs in two bodies, with both values."""
+    """Return the names of the facts that differ between two bodies, with both values."""
     had, has = body_facts(code, old, new)
     names = sorted(had.keys() | has.keys())
     return {

@@ -1,4 +1,4 @@
-"""Whether delayed messages fired once and in time, on events of our own and of real clients."""
+"""Whether delayed messages fired once and in time, from made-up events and from those of real clients."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def got(name: str, at_ms: int, offset: int, **more: Any) -> dict[str, Any]:
 
 
 def on_time(wrong_ms: int = 0) -> list[dict[str, Any]]:
-    """A message without a delay, on a broker whose clock is wrong by so much."""
+    """Return a message without a delay, on a broker whose clock is wrong by this much."""
     without = {"asked": None, "asked_value": None, "due_ms": None}
     stored = got("now", 1 + wrong_ms, 5, time_ns=(START + 2) * MS)
     return [{**sent("now", 0), **without}, stored]
@@ -165,9 +165,9 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
     ([sent("a", 1000), got("a", -990, 7, time_ns=(START + 1010) * MS)], "fired"),
     ([sent("a", 1000), got("a", -990, 7, time_ns=(START + 3000) * MS), *on_time(-2000)], "fired"),
     ([sent("a", 1000), got("a", -1600, 7, time_ns=(START + 3000) * MS), *on_time(-2000)], "early"),
-    # Two times that contradict each other: a message that was sent again, or a clock that was set.
+    # Two times contradict each other, because a message was sent again or a clock was set.
     ([sent("a", 1000), got("a", 990, 7, time_ns=(START + 1010) * MS), *on_time(-9000)], "fired"),
-    # It is ahead.
+    # The broker's clock is ahead.
     (
         [
             sent("a", 60_000),
@@ -194,7 +194,7 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
     ([sent("a", 1000), got("b", 6000, 7, asked_ns=(START + 1001) * MS)], "not watched"),
     ([sent("a", 1000), got("b", 900, 7), got("c", 6000, 8)], "lost"),
     ([sent("a", 1000), got("b", 900, 7), got("c", 6000, 8, group="other")], "not watched"),
-    # Places between were given to somebody who was not recorded, or were leapt over.
+    # The messages at the offsets between went to a consumer that was not recorded, or were skipped.
     ([sent("a", 1000), got("b", 900, 7), got("c", 6000, 9)], "not watched"),
     ([sent("a", 1000), got("b", 900, 7), drained(6000, queue_offset=9)], "not watched"),
     (
@@ -321,7 +321,7 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
 
 
 def test_what_became_of_each_message(spark: SparkSession) -> None:
-    """Each case is a topic and a server of its own, so that one look is enough for all."""
+    """Each case is a topic and a server of its own, so one run covers all."""
     rows = [
         {
             **row,
@@ -339,7 +339,7 @@ def test_what_became_of_each_message(spark: SparkSession) -> None:
 
 
 def test_what_a_log_does_not_reach_is_not_lost(spark: SparkSession) -> None:
-    """Two brokers' logs, one of which was copied earlier than the other."""
+    """There are the logs of two brokers, one of which was copied earlier than the other."""
 
     def of(event: str, name: str, broker: str, at_ms: int, **more: Any) -> dict[str, Any]:
         file = f"/{broker}/commitlog/{0:020}"
@@ -412,7 +412,7 @@ def memory() -> Iterator[MemoryGateway]:
 
 
 def test_what_a_gateway_changes_is_understood(spark: SparkSession, memory: MemoryGateway) -> None:
-    """Each way to move, take back and replace a message, as a gateway answers it."""
+    """Each way to reschedule, recall and replace a message, with the gateway's responses."""
     client = RecordedClient(memory)
 
     def send(name: str, delay_ms: int | None, **properties: str) -> Command:
@@ -452,14 +452,14 @@ def test_what_a_gateway_changes_is_understood(spark: SparkSession, memory: Memor
     assert (verdict.rescheduled, verdict.replaced, verdict.fired) == (3, 3, 6)
     errors = {group.name: group for group in verdict.groups}
     assert (errors["all"].stored_max or 0) < 100, "by the new times"
-    # Had nobody understood that they were moved, they would be late by seconds.
+    # Without the reschedules, the messages would be late by seconds.
     unmoved = [event for event in events if event["event"] != messages.RESCHEDULED]
     late = {group.name: group for group in verify(table(spark, *unmoved)).groups}
     assert (late["all"].stored_max or 0) > 1_000
 
 
 def test_a_paused_topic_holds_its_messages(spark: SparkSession, memory: MemoryGateway) -> None:
-    """One that is paused to the end, and one whose messages are not late: they could not come before."""
+    """One topic stays paused to the end. The other resumes; its messages could not fire before, so none is late."""
     client = RecordedClient(memory)
     client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "resumed", "perm": "6"})
     for topic in ("orders", "resumed"):
@@ -482,7 +482,7 @@ def test_a_paused_topic_holds_its_messages(spark: SparkSession, memory: MemoryGa
 def test_what_was_not_answered_may_have_been_done(
     spark: SparkSession, memory: MemoryGateway
 ) -> None:
-    """As when a server is killed between what it does and its answer; a refused order does nothing."""
+    """A server may be killed between a change and its response. A refused order changes nothing."""
     client = RecordedClient(memory)
     names = ("recalled", "aborted", "ordered-off", "moved", "refused", "lost")
     many = ("aborted-by-key", "moved-by-key", "replaced", "in-bulk")
@@ -583,7 +583,7 @@ def test_what_a_commit_replaces_is_not_lost(spark: SparkSession, memory: MemoryG
 def test_who_asks_with_a_filter_does_not_see_the_whole_queue(
     spark: SparkSession, memory: MemoryGateway
 ) -> None:
-    """The heartbeats of pull consumers say `*`, whatever they pull with."""
+    """The heartbeats of pull consumers subscribe to `*`, whatever filter they pull with."""
     client = RecordedClient(memory)
     client.heartbeat("c")
     for tag in ("red", "blue"):
@@ -619,7 +619,7 @@ def test_halves_of_transactions_are_not_waited_for(
 
 
 def test_orders_in_a_replay_name_its_messages(memory: MemoryGateway) -> None:
-    """A recorded order, and requests by id and handle, change the run's messages."""
+    """A recorded order, and requests by id and handle, change the messages of the run."""
     client = RecordedClient(memory)
     keys = [f"{number:032X}" for number in range(4)]
     for key in keys:
@@ -632,7 +632,7 @@ def test_orders_in_a_replay_name_its_messages(memory: MemoryGateway) -> None:
     ext = {"handle": handle.ext()["recallHandle"], "delay": "5"}
     client.ask(RequestCode.RESCHEDULE_TIMERS, ext)
     memory.advance(100_000)
-    assert len(memory.connect().pull()) == 3  # those that were not taken back
+    assert len(memory.connect().pull()) == 3  # those that were not aborted
     again, unmapped = replay(client.pairs, Rewriter(Rules("run")), memory)
     assert set(unmapped) == {()}
     assert [

@@ -1,4 +1,4 @@
-"""Recordings to tables: complete, once, and again after a kill."""
+"""Recordings to tables: complete, each record once, and again so after a kill."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_of_a_whole_store_the_commit_log_is_read(tmp_path: Path) -> None:
 
 
 def read_or_die(part: Part, folder: Path, levels: tuple[int, ...]) -> Receipt:
-    """What a task does whose process is killed with `kill -9` in its second part."""
+    """Read a part like a task whose process is killed with `kill -9` in its second part."""
     if part.number == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return read_part(part, folder, levels)
@@ -219,7 +219,7 @@ def test_a_commit_log_becomes_messages_and_damage_is_told(
 
 
 def test_what_cannot_be_read_is_refused_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
-    """Before a task finds it out, which Spark would tell with a traceback."""
+    """The check is made before a task fails, which Spark would report with a traceback."""
     (tmp_path / "notes.txt").write_text("no recording")
     (tmp_path / "cut.pcap").write_bytes(pcap_bytes([])[:20])
     (tmp_path / "cut.pcapng").write_bytes(pcapng_bytes([])[:11])

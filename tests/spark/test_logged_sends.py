@@ -1,4 +1,4 @@
-"""A commit log replayed: each message that a client sent, once, with its time and its true topic."""
+"""Replaying a commit log: each message that a client sent, once, with its time and its true topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.spark.recorded import replay
 
 SCHEDULE, WHEEL = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
 STORED_MS = 1_000_005
-"""When the first record of `log_bytes` was stored; each other one a millisecond later."""
+"""When the first record of `log_bytes` was stored. Each following one was stored a millisecond later."""
 KEYS = [f"{number:032X}" for number in range(8)]
 
 

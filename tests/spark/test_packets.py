@@ -1,4 +1,4 @@
-"""Packet captures, whole and damaged, at once and in ranges: nothing is dropped in silence."""
+"""Packet captures, whole and damaged, at once and in ranges: nothing is dropped silently."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SYN, ACK, RST = dpkt.tcp.TH_SYN, dpkt.tcp.TH_ACK, dpkt.tcp.TH_RST
 
 
 def packets_of(exchanges: int, *, opened: bool = True) -> list[bytes]:
-    """A connection's packets; each exchange is two."""
+    """Return a connection's packets, two for each exchange."""
     packets = []
     at = [100, 500]
     if opened:
@@ -79,7 +79,7 @@ def at_once(file: Path) -> Tables:
 
 
 def in_ranges(file: Path, cuts: list[int], parts: int = 2) -> Tables:
-    """As Spark does it, with `parts` tasks that put connections together."""
+    """Read the file as Spark does, with `parts` tasks that put connections together."""
     folder = file.parent / "ranges"
     size = file.stat().st_size
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < size}), size]
@@ -156,7 +156,7 @@ def test_a_lost_packet_costs_its_frame_alone(tmp_path: Path) -> None:
     counts = read.counts
     assert counts["frames"] == 7
     assert counts["bytes that were not recorded"] == len(lost) - 14 - 40
-    # The server has acknowledged it, so nothing waits for it, and what follows is as it was.
+    # The server has acknowledged the packet, so nothing waits for it, and the following exchanges are unchanged.
     assert (counts["paired"], counts["unasked"], counts["unanswered"]) == (3, 1, 0)
     took = [row["answered_ns"] - row["asked_ns"] for row in read.pairs if row["asked_ns"]]
     assert took == [1_000_000] * 3
@@ -202,7 +202,7 @@ def test_a_cut_packet_file_is_told(tmp_path: Path, cut: int) -> None:
 def test_packets_without_their_ends_are_counted(
     tmp_path: Path, write: Callable[[Sequence[tuple[int, bytes]]], bytes], size_at: int
 ) -> None:
-    """A recorder that keeps heads alone leaves nothing to read, and nothing that is missed in between."""
+    """If a recorder keeps only packets' heads, nothing can be read, and nothing between them counts as missing."""
     heads = [one[:54] for one in packets_of(3)]
     file = tmp_path / "a.pcap"
     file.write_bytes(write(timed(heads)))
@@ -262,7 +262,7 @@ def test_a_block_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tags", [b"", b"\x81\0\0\5", b"\x88\xa8\0\5\x81\0\0\7"])
 def test_packets_of_any_interface_may_have_vlan_tags(tags: bytes) -> None:
-    """As `tcpdump -i any` writes them, in both of its formats."""
+    """These are the layouts of `tcpdump -i any`, in both of its formats."""
     whole = packet(700, b"data")
     told = tags + whole[12:]  # the type, and what follows
     first, second = bytes(14), bytes(18)
@@ -276,7 +276,7 @@ def test_packets_of_any_interface_may_have_vlan_tags(tags: bytes) -> None:
 
 
 class Traffic(NamedTuple):
-    """What a capture has; each is drawn."""
+    """The contents of a capture; each number is drawn."""
 
     seed: int
     connections: int
@@ -289,7 +289,7 @@ class Traffic(NamedTuple):
 
 
 def busy(traffic: Traffic) -> list[tuple[int, bytes]]:
-    """Connections at the same time, some begun earlier, with loss, repetition and disorder."""
+    """Return connections at the same time, some begun earlier, with loss, repetition and disorder."""
     order = random.Random(traffic.seed)
     packets: list[bytes] = []
     waiting: list[list[bytes]] = []
@@ -408,7 +408,7 @@ def test_a_large_file_spreads_over_tasks(
 
 
 def files_of(folder: Path, names: Sequence[str], packets: list[tuple[int, bytes]]) -> None:
-    """Packets in files that follow one another."""
+    """Write the packets to files that follow one another."""
     folder.mkdir()
     each = -(-len(packets) // len(names))
     for number, name in enumerate(names):

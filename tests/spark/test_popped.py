@@ -1,4 +1,4 @@
-"""Pops in a replay: what is acknowledged there is what the recorded consumer acknowledged."""
+"""Pops in a replay: the replay acknowledges the messages that the recorded consumer acknowledged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def send(client: MemoryClient, key: str, topic: str = "orders") -> None:
 
 
 def batch_ack(client: MemoryClient, *texts: str) -> None:
-    """As the Java client acknowledges several messages of one queue that it popped together."""
+    """Acknowledge as the Java client does for several messages of one queue that it popped together."""
     parts = [parse_handle(text) for text in texts]
     first = parts[0]
     bits = sum(1 << (one.offset - first.start_offset) for one in parts)
@@ -40,7 +40,7 @@ def batch_ack(client: MemoryClient, *texts: str) -> None:
 
 
 def consume(gateway: MemoryGateway) -> RecordedClient:
-    """A consumer that acknowledges in each of the ways; the last message comes back to it first."""
+    """Record a consumer that acknowledges in each way; the last message comes back to it first."""
     client = RecordedClient(gateway)
     for key in KEYS:
         send(client, key)
@@ -71,7 +71,7 @@ def own_handle(properties: str) -> Handle:
 
 
 def left(gateway: MemoryGateway, topic: str, group: str) -> set[str]:
-    """The ids of what comes back to a group in the end."""
+    """Return the ids of the messages that come back to a group in the end."""
     gateway.advance(60_000)
     client = gateway.connect()
     found: set[str] = set()
@@ -87,7 +87,7 @@ def test_the_same_messages_are_acknowledged(make_gateway: MakeGateway, renamed: 
     recorded = consume(make_gateway())
     target = make_gateway()
     topic, group = ("copy", "others") if renamed else ("orders", "consumers")
-    # Others have sent before, so offsets are different, and the pops of the run get these too.
+    # Other messages were sent before, so offsets differ, and the pops of the run return those messages too.
     strangers = [f"stranger{number}" for number in range(3)]
     for key in strangers:
         send(target.connect(), key, topic)
@@ -112,7 +112,7 @@ def test_what_the_run_did_not_pop_is_told(make_gateway: MakeGateway) -> None:
 
 
 def test_without_new_handles_it_would_all_come_back(make_gateway: MakeGateway) -> None:
-    """What the mapping is for: the recorded handles name nothing in another run."""
+    """This is why handles are mapped: the recorded handles name nothing in another run."""
     recorded = consume(make_gateway())
     target = make_gateway()
     target.advance(5_000)

@@ -1,4 +1,4 @@
-"""How far a job is, for people and for logs."""
+"""How a job's progress is shown to people and in logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_S = 60.0
 
 
 class Looks:
-    """Says how far it is, and when it was asked so often that something has been shown."""
+    """Reports progress, and notes when it was asked so often that something has been shown."""
 
     def __init__(self) -> None:
         self.number = 0

@@ -1,4 +1,4 @@
-"""Captures and commit logs, whole and damaged: nothing is dropped in silence."""
+"""Captures and commit logs, whole and damaged: nothing is dropped silently."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_record_of_an_impossible_time_is_damage(tmp_path: Path) -> None:
 
 
 def busy_capture(events: list[tuple[int, int, int, int]]) -> bytes:
-    """Requests, answers, one-way requests, openings and closings, as they are drawn."""
+    """Return a capture of drawn requests, responses, one-way requests, openings and closings."""
     records = []
     for at, (connection, kind, opaque, what) in enumerate(events):
         if what == 0:

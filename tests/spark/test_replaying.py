@@ -1,4 +1,4 @@
-"""Replaying without Spark: against a server of our own that answers, dawdles or hangs up."""
+"""Replaying without Spark, to a server of the test that answers, is slow or closes connections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LIMIT_S = 60.0
 
 
 class Server:
-    """Answers each request with the next of its answers, and keeps what it was asked."""
+    """Answers each request with the next of its responses, and keeps the requests."""
 
     def __init__(self) -> None:
         self.asked: list[Command] = []
@@ -65,7 +65,7 @@ class Server:
                         if len(outer.asked) == outer.silent_after:
                             outer.is_silent = True
                         if not outer.is_silent and not command.is_oneway:
-                            # A client that was killed has sent more than it waits for.
+                            # A killed client has sent requests whose responses it will never read.
                             with suppress(OSError):
                                 self.request.sendall(outer.answer(command))
 
@@ -88,7 +88,7 @@ class Server:
         return encode_response(command.opaque, 0)
 
     def wait_until_ended(self, connections: int = 1) -> None:
-        """All that came on so many connections has been read."""
+        """Wait until everything that arrived on so many connections has been read."""
         deadline = time.monotonic() + LIMIT_S
         while self.ended < connections:
             assert time.monotonic() < deadline
@@ -260,7 +260,7 @@ def test_a_broker_that_cannot_be_reached_is_told_at_once(
 def test_a_target_that_refuses_to_name_its_brokers_is_told(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a gateway with authentication does."""
+    """A gateway with authentication does this."""
     said = partial(encode_response, code=ResponseCode.NO_PERMISSION, remark="nobody signed it")
     monkeypatch.setattr(server, "answer", lambda command: said(command.opaque))
     with pytest.raises(JobError, match=r"nobody signed it \(code 16\)"):
@@ -284,7 +284,7 @@ def test_a_target_that_is_silent_holds_up_nobody_for_ever(server: Server, tmp_pa
 def test_a_connection_that_is_closed_is_made_again(server: Server, tmp_path: Path) -> None:
     server.hang_up_after = 2
     rows = [sent(at, f"{at:032X}") for at in range(4)]
-    # With one outstanding at a time the third waits until it is seen that the second is lost.
+    # With one request outstanding at a time, the third waits until the loss of the second is noticed.
     played = play(server.address, tmp_path, rows, outstanding=1)
     results = sorted(played, key=lambda row: row["position"])
     assert [row["outcome"] for row in results] == ["answered", "closed", "answered", "answered"]
@@ -293,7 +293,7 @@ def test_a_connection_that_is_closed_is_made_again(server: Server, tmp_path: Pat
 def test_more_connections_than_files_may_be_open(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that nothing is waited for on are closed, and made again when they are needed."""
+    """Idle connections are closed, and opened again when they are needed."""
     monkeypatch.setattr(replaying, "_MOST_OPEN", 3)
     rows = [sent(at, f"{at:032X}", connection=f"a#{at % 10}") for at in range(20)]
     results = play(server.address, tmp_path, rows, outstanding=1)
@@ -385,7 +385,7 @@ def test_what_should_be_a_number_and_is_none_is_sent_as_it_was(
 
 
 def play_many(port: str, folder: str, count: str) -> None:
-    """A process that replays; it is killed in the middle."""
+    """Replay in a process that the test kills in the middle."""
     rows = [sent(at, f"{at:032X}") for at in range(int(count))]
     play(("127.0.0.1", int(port)), Path(folder), rows, speed=0.0, outstanding=50)
 
@@ -393,7 +393,7 @@ def play_many(port: str, folder: str, count: str) -> None:
 @pytest.mark.live
 def test_after_a_kill_nothing_is_sent_twice(server: Server, tmp_path: Path) -> None:
     count = 1000
-    # However late the kill comes, the process cannot have sent everything: it waits for answers.
+    # However late the kill comes, the process cannot have sent everything, because it waits for responses.
     server.silent_after = 900
     program = f"import sys; from {__name__} import play_many; play_many(*sys.argv[1:])"
     command = [sys.executable, "-c", program, str(server.address[1]), str(tmp_path), str(count)]
@@ -419,7 +419,7 @@ def test_after_a_kill_nothing_is_sent_twice(server: Server, tmp_path: Path) -> N
 def test_a_watcher_says_from_when_to_when_it_saw_a_queue(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the server leads it over places of the queue: until when it was at each of them."""
+    """If the server makes it skip offsets, the watcher also says until when it was at each of them."""
     pulled_ns: list[int] = []
     is_enough = threading.Event()
 

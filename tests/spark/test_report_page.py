@@ -1,4 +1,4 @@
-"""The report in a real browser: it needs nothing else, and it fits a phone."""
+"""The report in a real browser: it needs no other file, and it fits a phone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: whole, safe to open, and saying what was found."""
+"""The report: whole, safe to open, and with everything that was found."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ FINDINGS = (REPLAY, COMPARISON, FIRING)
 
 
 class Reader(HTMLParser):
-    """Notes open tags and what would be fetched from elsewhere."""
+    """Records open tags and what would be fetched from elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()

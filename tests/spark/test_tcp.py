@@ -23,7 +23,7 @@ STARTS = st.sampled_from([0, 1, 1000, (1 << 32) - 5, (1 << 31) - 3])
 
 
 def segments_of(data: bytes, first: int, sizes: random.Random) -> list[tuple[int, bytes]]:
-    """The data cut up, with some of it sent twice and overlapping."""
+    """Cut the data into segments, some of which overlap and repeat data."""
     found = []
     at = 0
     while at < len(data):

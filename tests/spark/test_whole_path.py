@@ -1,4 +1,4 @@
-"""From real clients to the report: recorded in three ways, replayed to a gateway and to a real broker, compared."""
+"""From real clients to the report: recorded in three ways, replayed to a gateway and a real broker, and compared."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def status_of(job: list[str]) -> int:
 
 
 def ids(spark: SparkSession, tables: Path, which: str) -> set[tuple[Any, ...]]:
-    """Topic, id and asked time of the messages of some tables."""
+    """Return topic, id and requested time of some messages of the tables."""
     messages = read_table(spark, tables, "messages").where(which)
     return {tuple(row) for row in messages.select("topic", "message_id", "asked").collect()}
 
@@ -51,7 +51,7 @@ def test_the_whole_path(
         targets = {"tidegate": gateway.address, BASELINE: broker, AGAIN: broker}
         lines = jobs(tmp_path, recorded, targets, candidate="tidegate", speed=8.0, patience=2.0)
         statuses = [status_of(line) for line in lines]
-    # What the gateway does differently on purpose is found by `compare`.
+    # `compare` finds the intended differences of the gateway.
     assert [line[0] for line, status in zip(lines, statuses, strict=True) if status] == ["compare"]
 
     captured = ids(spark, tmp_path / "tables-capture", SENT)
@@ -60,7 +60,7 @@ def test_the_whole_path(
         assert ids(spark, tmp_path / "tables-packets", SENT) == captured
     stored = "event in ('stored', 'parked') and startswith(topic, 'demo-')"
     in_log = {row[:2] for row in ids(spark, tmp_path / "tables-commitlog", stored)}
-    # A transaction that was rolled back, and what was taken back, never came to its topic.
+    # A rolled back transaction, and a recalled message, never reached its topic.
     missing = {row[:2] for row in captured} - in_log
     assert {topic for topic, _ in missing} == {"demo-payments"}
     assert len(missing) == 1
@@ -83,7 +83,7 @@ def test_the_whole_path(
         assert not {"closed", "not connected"} & outcomes.keys()
         replayed = json.loads((tmp_path / f"replayed-{name}.json").read_text())
         assert (replayed["lost"], replayed["doubled"], replayed["early"]) == (0, 0, 0)
-        # At this speed sends may come before their topic; a real broker is slow to make one.
+        # At this speed sends may arrive before their topic exists; a real broker creates topics slowly.
         assert replayed["fired"] > (30 if name == "tidegate" else 0)
     features = {
         one["name"]: one["verdict"]

@@ -310,8 +310,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Store:
-    """A store with a message in each state, and a queue that retention emptied. The folder is not checked after the
-    test."""
+    """A store with a message in each state, and a queue that retention emptied. No check follows the test."""
     store = Folder(tmp_path / "data").open(inbox_size=0)
     send(store, Sample(b"sent", keys=(b"k",)))
     hold(store, Sample(b"fired", keys=(b"k",)), 1_000)

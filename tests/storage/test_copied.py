@@ -1,5 +1,4 @@
-"""A copied file or folder gets its name only once the disk holds it: a power cut leaves all of it, or nothing of that
-name."""
+"""A copied file or folder gets its name only once the disk holds it: a power cut leaves all or nothing of it."""
 
 from __future__ import annotations
 

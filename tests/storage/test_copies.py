@@ -376,8 +376,7 @@ def test_the_disk_holds_the_names_of_all_folders_that_are_made(
 
 @pytest.mark.parametrize("mask", [0, 0o022, 0o077])
 def test_data_folders_that_are_made_are_for_their_owner_alone(tmp_path: Path, mask: int) -> None:
-    """Data folders hold the keys of users. A backup may be readable for others, because somebody else may take it
-    away."""
+    """Data folders hold the keys of users. Others may read a backup, as they may have to copy it."""
     data, backup, chain = (tmp_path / name for name in ("data", "one", "chain"))
     restored = (tmp_path / "first", tmp_path / "second")
     before = os.umask(mask)

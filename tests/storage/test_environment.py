@@ -142,8 +142,7 @@ class TestOpening:
 
     @pytest.mark.parametrize("version", [b"json", b"0", b"\xff"])
     def test_a_file_with_a_format_that_never_was(self, folder: Folder, version: bytes) -> None:
-        """The error once said that Tidegate had not written the folder, though it had files that only Tidegate
-        writes."""
+        """The error once denied that Tidegate had written the folder, though only Tidegate writes such files."""
         write_format(folder, version)
         (folder.path / NOTE_FILE).touch()
         refused(folder.path, "is damaged where it says its format: restore a backup")
@@ -232,8 +231,8 @@ def restore_format(folder: Folder) -> None:
 
 @contextmanager
 def nothing_more_fits(folder: Folder | None = None) -> Iterator[None]:
-    """Have the kernel refuse to let a file grow beyond the database's current size. Without a folder, it refuses every
-    write to a file."""
+    """Have the kernel refuse files larger than the database's current size. Without a folder, it refuses every
+    write."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = (folder.path / "data.mdb").stat().st_size if folder is not None else 0
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))

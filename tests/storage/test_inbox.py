@@ -78,8 +78,7 @@ def test_what_there_is_no_room_for_moves_on_in_steps_the_latest_first(folder: Fo
 
 
 def test_where_there_is_room_only_those_move_on_that_wait_long(folder: Folder) -> None:
-    """As many messages fire as arrive. Those that fire soon never enter the table, and the mark advances all the
-    same."""
+    """As many messages fire as arrive. Those that fire soon never enter the table, and the mark still advances."""
     size = 4 * MOVED_AT_ONCE
     store = folder.open(inbox_size=size)
     hold(store, Sample(b"late"), FOREVER_MS - 1)

@@ -666,8 +666,7 @@ def test_what_follows_is_stored_where_the_stamp_is_lost_and_the_log_empty(
 
 
 def test_who_meets_a_page_that_cannot_be_read_has_nobody_else_refused(folder: Folder) -> None:
-    """LMDB refuses every further use of a transaction that met such a page, and all reads and writes share one
-    transaction."""
+    """LMDB refuses further use of a transaction that met such a page, and all reads and writes share one."""
     store = folder.open()
     hold_all(store, [b"a"], 1_000)
     store.put_group(b"g", b"settings" * 9)

@@ -360,8 +360,7 @@ class TestScan:
         assert pages > 5
 
     def test_a_topic_is_found_among_many_others(self, store: Store) -> None:
-        # Others are due in the seconds before, between and after the topic's, and in its own seconds a few milliseconds
-        # before and after.
+        # Others are due in the seconds before, between and after the topic's, and in its own seconds before and after.
         others = [b"a", b"orde", b"order", b"orders2", b"z"]
         for due_ms in (500, 1_000, 1_001, 1_002, 1_500, 7_000):
             for other in others:

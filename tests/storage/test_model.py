@@ -135,8 +135,7 @@ class World:
 
 
 class StoreAndModel(RuleBasedStateMachine):
-    """Each rule does the same to the store and the model. Results must agree at once, and committed content at each
-    commit."""
+    """Each rule does the same to the store and the model. Results must agree at once, committed content at commits."""
 
     @initialize(inbox_size=st.sampled_from([0, 3, INBOX_SIZE]))
     def begin(self, inbox_size: int) -> None:

@@ -286,8 +286,7 @@ class PowerCuts(RuleBasedStateMachine):
         )
 
     def _pending_in_copy(self) -> list[bytes] | None:
-        """Return what is pending in a backup of the folder that nobody has opened, or None if the folder's log has a
-        gap."""
+        """Return what is pending in an unopened backup of the folder, or None if the folder's log has a gap."""
         left, backup = self._new_folder(), self._new_folder()
         shutil.copytree(self.folder.path, left)
         try:

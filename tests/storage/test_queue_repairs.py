@@ -151,8 +151,7 @@ def test_what_stands_in_front_is_there_again() -> None:
     # Where messages are missing, the queue begins later.
     mended = mend(rows, (0, 3), front[0])
     assert (places(mended), mended.ends) == ([(1, 2, 20), (2, 3, 30)], (1, 3))
-    # Where nothing says at which offset the queue begins, retention may have removed what was there. So the message
-    # still waits.
+    # If the queue's first offset is unknown, retention may have removed what was there. So the message still waits.
     timer = lost(1, 10, may_wait=True)
     mended = mend(rows, None, timer)
     assert (places(mended), mended.ends, mended.waiting) == ([(2, 3, 30)], (2, 3), [timer])

@@ -517,8 +517,7 @@ def test_a_record_that_tells_of_no_place_is_moved_aside(
 
 
 def test_what_was_still_to_fire_does_so_in_its_turn(tmp_path: Path) -> None:
-    """The message was due while no gateway ran, and its timer is lost. Only the count of its span of time shows that it
-    had not fired."""
+    """The message was due while no gateway ran, and its timer is lost. Only the count of its span of time shows it."""
     folder = Folder(tmp_path / "data")
     store = folder.open(inbox_size=0)
     for message_id, due_ms in ((b"first", 1_000), (b"second", 2_000), (b"last", 90_000)):

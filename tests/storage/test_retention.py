@@ -250,8 +250,7 @@ class TestManyQueues:
         assert ids_in(store, TOPIC, self.QUEUES - 1) == [b"%d" % last_ms]
 
     def test_with_many_keys_are_removed_in_more_steps(self, store: Store) -> None:
-        """Without this, a topic's deletion, and each step of a clean-up, took 3 s where messages had thousands of keys
-        each."""
+        """Without this, a topic's deletion, and each step of a clean-up, took 3 s if messages had thousands of keys."""
         keys = tuple(numbered(KEYS_PER_MESSAGE, prefix=b"k"))
         for queue in range(2):
             for number in range(6):

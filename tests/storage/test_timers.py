@@ -385,8 +385,7 @@ class TestCrowdedOut:
     def test_none_is_left_out_wherever_its_messages_wait(
         self, folder: Folder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It makes no difference whether they wait in the table or in the inbox, or which other name their topic's name
-        begins with."""
+        """They may wait in the table or in the inbox, and their topic's name may begin with another's."""
         monkeypatch.setattr(firing, "LEAPS", 2)
         store = folder.open(inbox_size=0)
         hold_all(store, numbered(20), 1_000, b"storm")

@@ -1,4 +1,4 @@
-"""Who is let in to the API: by token, by users' keys, from which pages, and by which name."""
+"""Who may use the API: by token, by users' keys, from which pages, and under which host name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOPBACK = parse_host_port(HTTP_PORT)
 
 
 def basic(name: str, key: str) -> str:
-    """The header that names a user."""
+    """Return the header that names a user."""
     return "Basic " + base64.b64encode(f"{name}:{key}".encode()).decode()
 
 
@@ -37,7 +37,7 @@ def token_file(scratch: Path) -> Path:
 
 @pytest.fixture
 def guarded(make_gateway: MakeGateway, scratch: Path) -> MemoryGateway:
-    """A gateway with users and policies, its HTTP port open to the world."""
+    """A gateway with users and policies, whose HTTP port is open to the world."""
     file = scratch / "initial-user.json"
     file.write_text(json.dumps({"username": ROOT, "password": ROOT_KEY}))
     return make_gateway(

@@ -1,4 +1,4 @@
-"""The API as a whole: its table, its document, and what it says to requests that are none."""
+"""The API as a whole: its table, its document, and its responses to invalid requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.web.http import API, HttpClient, api_endpoints
 
 
 def references(document: Any) -> set[str]:
-    """What a JSON document refers to."""
+    """Return the references in a JSON document."""
     return set(re.findall(r'"\$ref": "([^"]+)"', json.dumps(document)))
 
 

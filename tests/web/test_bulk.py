@@ -1,4 +1,4 @@
-"""Many messages at once: the preview, its confirmation, and the job that follows."""
+"""Bulk changes: the preview, its confirmation, and the job that follows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def held(gateway: MemoryGateway) -> MemoryGateway:
-    """A gateway that holds 24 messages, one due each hour, in two topics, with keys and tags."""
+    """A gateway with 24 pending messages, one due each hour, in two topics, with keys and tags."""
     client = gateway.connect()
     for hour in range(1, 25):
         client.send_message(
@@ -36,12 +36,12 @@ def held(gateway: MemoryGateway) -> MemoryGateway:
 
 
 def preview(http: HttpClient, **selection: object) -> Any:
-    """What an abort of these would take."""
+    """Preview an abort of the selected messages."""
     return http.post("/bulk/preview", {"action": "abort", "selection": selection})
 
 
 def pending(http: HttpClient) -> int:
-    """How many messages have not fired."""
+    """Count the pending messages."""
     return len(http.get("/messages", limit=1000)["messages"])
 
 
@@ -110,7 +110,7 @@ def test_of_many_the_least_there_are_is_told_and_all_are_taken(
 def test_a_count_that_gives_up_at_the_edge_of_a_span_is_not_exact(
     held: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stands before and behind the ten seconds that are summed up is counted one by one."""
+    """Messages before and after the ten seconds that have a total are counted one by one."""
     client = held.connect()
     for _ in range(30):
         client.send_message("orders", TIMER_DELIVER_MS=str(START_MS + 5_000))
@@ -173,7 +173,7 @@ def test_few_run_at_once(
     assert refused.value.problem.status == HTTPStatus.CONFLICT
     held.settle()
     assert [(job.state, job.done) for job in jobs] == [("done", 12)] * 2
-    # What was refused can be brought again.
+    # A refused confirmation can be sent again.
     assert start(asker, bodies[2]).state == "running"
 
 
@@ -242,7 +242,7 @@ def test_many_are_given_another_time_once(held: MemoryGateway, http: HttpClient)
         "to": {"shift": "10d"},
     }
     before = [one["dueMs"] for one in http.get("/messages", topic="orders")["messages"]]
-    for days in (10, 20):  # also in the same moment
+    for days in (10, 20):  # the second job comes at the same time
         job = http.post("/bulk", {"token": http.post("/bulk/preview", body)["token"]})
         held.settle()
         job = http.get(f"/bulk/{job['id']}")

@@ -38,7 +38,7 @@ VIEWS = (
 
 
 def console_of(process: GatewayProcess, scheme: str = "http") -> str:
-    """The address that the process prints at start."""
+    """Return the address that the process prints at start."""
     assert process._process is not None
     assert process._process.stdout is not None
     line = ""
@@ -58,12 +58,12 @@ class Console:
 
     @property
     def browser(self) -> Browser:
-        """The browser, for what is done in it."""
+        """The browser, for actions in it."""
         assert self._browser is not None
         return self._browser
 
     def api(self, path: str, body: object = None, method: str | None = None) -> Any:
-        """What the API answers."""
+        """Send a request to the API, and return the response."""
         data = json.dumps(body).encode() if body is not None else None
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(
@@ -83,7 +83,7 @@ class Console:
         self.browser.open(f"{self.address}#/{view}", **looks)
 
     def see(self, selector: str, text: str = "") -> WebElement:
-        """Wait for an element that is shown and has a text in it."""
+        """Wait for a visible element that contains this text, and return it."""
 
         def seen(_: object) -> WebElement | None:
             for element in self.browser.page.find_elements(By.CSS_SELECTOR, selector):
@@ -105,7 +105,7 @@ class Console:
         )
 
     def looks_again(self, path: str) -> None:
-        """Wait until the page has asked for this twice more, so what it was told the first time is shown."""
+        """Wait until the page has requested this twice more, so that it shows the first of these responses."""
         script = (
             "return performance.getEntriesByType('resource')"
             f".filter((one) => one.name.includes('/api/v1{path}')).length"
@@ -116,18 +116,18 @@ class Console:
         )
 
     def press(self, *keys: str) -> None:
-        """Type where the focus is."""
+        """Type into the focused element."""
         self.browser.page.switch_to.active_element.send_keys(*keys)
 
     @property
     def location(self) -> str:
-        """What stands behind the # of the address."""
+        """The part of the address after the #."""
         return self.browser.page.current_url.partition("#")[2]
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway with a consumer group that is behind, and a message whose client's clock was none."""
+    """A gateway with a consumer group that lags, and a message whose client had no valid clock."""
     folder = tmp_path_factory.mktemp("console")
     with GatewayProcess(folder / "data", "--http", "127.0.0.1:0") as process:
         address = console_of(process)
@@ -164,7 +164,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def console(browser: Browser, address: str) -> Iterator[Console]:
-    """Its console; the page must not have complained."""
+    """The gateway's console. The page must not have logged an error."""
     console = Console(browser, address)
     yield console
     assert browser.errors() == []
@@ -302,7 +302,7 @@ def test_a_message_is_looked_at_again(console: Console) -> None:
     console.see(".presets button", "Hex").click()
     heading = console.see("h1")
     console.looks_again("/messages/")
-    assert heading.is_displayed()  # what does not change is not drawn again
+    assert heading.is_displayed()  # unchanged elements are not drawn again
     console.api(f"/messages/{sent['offsetMsgId']}/abort", {})
     console.see(".headline .state", "aborted")
     console.see("[aria-pressed=true]", "Hex")
@@ -362,7 +362,7 @@ def test_rates_are_told_by_a_clock_that_moves(browser: Browser, tmp_path: Path) 
         console.send(at="now")
 
         def told(page: Any) -> float:
-            # By one script: the page puts new tiles in place of the old ones.
+            # One script reads it, because the page replaces the tiles.
             tile = page.execute_script(
                 "return document.querySelectorAll('#pulse .tile')[1]?.innerText ?? '0'"
             )
@@ -373,7 +373,7 @@ def test_rates_are_told_by_a_clock_that_moves(browser: Browser, tmp_path: Path) 
 
 
 def test_lateness_is_told_of_what_a_process_counts_that_was_started_again(console: Console) -> None:
-    """One of several workers, say, while the others accept more than it ever had."""
+    """An example is one of several workers, while the others have accepted more than it ever did."""
     console.open()
     console.see("#pulse .tile", "pending")
     counted = (
@@ -584,7 +584,7 @@ def test_a_message_recurs_rests_and_is_forgotten(console: Console) -> None:
     console.see("td .state", "paused")
     console.see("td button.link", "nightly").click()
     console.see("dialog .times li")
-    console.looks_again("/recurring?")  # its row is drawn again behind the dialog
+    console.looks_again("/recurring?")  # its row behind the dialog is drawn again
     console.press(Keys.ESCAPE)
     WebDriverWait(console.browser.page, LIMIT_S, 0.05).until(
         lambda page: page.switch_to.active_element.text == "nightly", "the focus is elsewhere"
@@ -690,7 +690,7 @@ def test_a_time_without_a_zone_is_of_the_browser(console: Console) -> None:
         console.see("main input[name=begin]").send_keys(f"{day} 10:00")
         console.see("main input[name=end]").send_keys("+9d", Keys.ENTER)
         console.see(".messages td", "zoned")
-        # The address is of the same time wherever it is opened.
+        # The address means the same time wherever it is opened.
         page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Pacific/Kiritimati"})
         page.refresh()
         console.see(".messages td", f"{day} 15:00")
@@ -755,7 +755,7 @@ def test_what_is_asked_for_stays_when_the_timeline_is_looked_at_again(console: C
     begin = console.see("input[aria-label=From]")
     begin.send_keys("01312030")
     typed = begin.get_attribute("value")
-    console.see("button", "Change all of these").send_keys("")  # has the focus
+    console.see("button", "Change all of these").send_keys("")  # takes the focus
     console.looks_again("/timeline")
     console.see_rows(".messages tbody tr", 60)
     assert begin.get_attribute("value") == typed
@@ -856,7 +856,7 @@ def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
         console.see("dialog [role=alert]", "Wrong, or")
         console.see("dialog input").send_keys(TOKEN, Keys.ENTER)
         console.see(".caption", "0 due")
-        # A question that was on its way with the old one while the new one was typed is asked again.
+        # A request that was sent with the old token while the user typed the new one is sent again.
         browser.page.execute_script(
             "const key = 'tidegate-credentials', right = sessionStorage.getItem(key), real = fetch;"
             "sessionStorage.setItem(key, 'Bearer old');"

@@ -18,7 +18,7 @@ EXAMPLE_ID = "7F00000100002694000000000000002A"
 
 
 def commands() -> Iterator[tuple[str, str | None]]:
-    """Path and body of each request that the page makes with curl."""
+    """Yield path and body of each request that the page makes with curl."""
     for block in re.findall(r"^```\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line)

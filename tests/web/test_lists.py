@@ -1,4 +1,4 @@
-"""Topics, groups and figures through the API."""
+"""Topics, groups and rates through the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages through the API: sent, found, shown, and taken back."""
+"""Messages through the API: sent, found, shown, and aborted."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_groups_behind_a_message_are_named(gateway: MemoryGateway, http: HttpCli
         ("there", True),
         ("behind", False),
     ]
-    # What has not fired is at no place that a group could be past.
+    # A pending message has no place that a group could be past.
     assert http.get(f"/messages/{pending['offsetMsgId']}")["receivers"] == []
 
 
@@ -150,7 +150,7 @@ def test_a_send_that_is_not_stored_is_an_error(gateway: MemoryGateway, http: Htt
 def test_properties_that_are_too_long_are_not_put_together(
     http: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a million of them, which a request may have, held up everybody for 0.7 s."""
+    """Half a million of them, which fit into a request, held up all clients for 0.7 s."""
     monkeypatch.delattr(sending, "join")
     many = {f"property-{number}": "x" for number in range(3_000)}
     problem = http.refusal(
@@ -173,7 +173,7 @@ def test_properties_that_are_too_long_are_not_put_together(
         ({"topic": "orders", "body": "x", "at": "soon"}, 400, "not a time"),
         ({"topic": "orders", "body": "x", "at": 1_896_078_600}, 400, "write 1896078600000"),
         ({"topic": "orders", "body": "x", "at": "+900d"}, 400, "timer"),
-        # The property would count, and it came an hour early.
+        # The property would win, and the message would come an hour early.
         (
             {"topic": "orders", "body": "x", "at": "+1h", "properties": {"TIMER_DELAY_SEC": "5"}},
             400,
@@ -197,7 +197,7 @@ def test_what_cannot_be_sent(body: object, status: int, text: str, http: HttpCli
         ("ein Gruß".encode(), "utf-8", "ein Gruß"),
         (b"\xff\x00\x10", "hex", "ff0010"),
         (gzip.compress(b"x", mtime=0)[:4], "hex", "1f8b0800"),
-        # Nothing says that it is compressed.
+        # Nothing says that the body is compressed.
         (zlib.compress(b"x"), "hex", zlib.compress(b"x").hex()),
     ],
 )

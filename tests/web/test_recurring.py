@@ -18,7 +18,7 @@ PATH = "/recurring/reports/nightly"
 
 
 def put(http: HttpClient, path: str = PATH, **fields: object) -> Any:
-    """Set one that comes every two minutes, unless told otherwise."""
+    """Set a recurring message, by default one that fires every two minutes."""
     body = {"every": "2m", "body": "report", **fields}
     answer = http.ask("PUT", API + path, {key: value for key, value in body.items() if value})
     assert answer.status == 200, answer
@@ -148,7 +148,7 @@ def test_what_cannot_recur(
     body = {"every": "2m", "body": "x", **fields}
     answer = http.ask("PUT", API + path, {key: value for key, value in body.items() if value})
     assert (answer.status, bool(answer.json["detail"])) == (400, True)
-    assert gateway.service.broker.stats.put == 0  # nor is the template delivered instead
+    assert gateway.service.broker.stats.put == 0  # the template is not delivered instead
 
 
 def test_one_that_is_over_at_once(gateway: MemoryGateway, http: HttpClient) -> None:

@@ -1,4 +1,4 @@
-"""Whatever comes, the API answers it, and what it answers is what its document says."""
+"""The API answers whatever arrives, and its responses are as its document says."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VALUES = st.recursive(
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[MemoryGateway]:
-    """A gateway that holds a few messages."""
+    """A gateway with a few pending messages."""
     with TemporaryDirectory() as folder:
         gateway = MemoryGateway(Path(folder) / "data", http=parse_host_port(HTTP_PORT))
         for key in ("a", "7"):
@@ -48,7 +48,7 @@ def served() -> Iterator[MemoryGateway]:
 
 
 def fields_of(kind: type | None) -> list[str]:
-    """The names of a request's fields, as it writes them."""
+    """Return the names of a request's fields in JSON."""
     return list(getattr(kind, "__struct_encode_fields__", ()))
 
 
@@ -84,7 +84,7 @@ def test_answers_are_what_the_document_says(served: MemoryGateway) -> None:
         real = paths.get(path, path)
         if "get" in ways and real is not None:
             schema = ways["get"]["responses"]["200"]["content"]["application/json"]["schema"]
-            # A reference in it is to the document, so the schema is asked as a part of that.
+            # References in the schema are to the document, so both are merged for the check.
             Draft202012Validator({**document, **schema}).validate(http.get(real))
 
 

@@ -1,4 +1,4 @@
-"""The HTTP port that several workers share: what they answer, made one, as if it were one gateway's."""
+"""The HTTP port that several workers share: their responses merged into one, as if from one gateway."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ FAR = "+1h"
 
 
 class Shared(HttpClient):
-    """Two workers, and a client of the port that they share. A worker that is out does not answer, and one that is gone
-    is known not to serve. What is to happen meanwhile does when one is asked.
-    """
+    """Two workers, and a client of the port that they share. A worker in `out` does not answer, and one in `gone` is
+    known not to serve. A planned event happens when a worker is asked."""
 
     def __init__(self, make_gateway: MakeGateway, **settings: Any) -> None:
         http = parse_host_port(HTTP_PORT)
@@ -76,14 +75,14 @@ class Shared(HttpClient):
         return succeed(Reply(answer.status, answer.body))
 
     def hold(self, number: int, name: str, *, topic: str = "orders", **properties: str) -> str:
-        """A message that a client sent to one worker, due in an hour; its offset id."""
+        """Send a message to one worker, due in an hour, and return its offset id."""
         due = {"TIMER_DELIVER_MS": str(START_MS + 3_600_000)}
         given = {"UNIQ_KEY": name, "KEYS": "k", **due, **properties}
         sent = ok(self.clients[number].send_message(topic, "x", given)).ext()
         return sent["msgId"]
 
     def search(self, **query: object) -> list[str]:
-        """The ids of all that is found, page by page."""
+        """Return the ids of all messages found, page by page."""
         found: list[str] = []
         cursor = ""
         while True:
@@ -129,7 +128,7 @@ class TestMessages:
         assert [int(name[1:]) // 2 for name in fired] == [1, 1, 0, 0]
 
     def test_one_is_shown_and_changed_where_it_is(self, shared: Shared) -> None:
-        """The other has a message of the same number."""
+        """The other worker has a message with the same number."""
         ids = [shared.hold(number, f"m{number}") for number in range(2)]
         for number, one in enumerate(ids):
             assert shared.get(f"/messages/{one}")["message"]["msgId"] == f"m{number}"
@@ -163,7 +162,7 @@ class TestMessages:
     def test_topics_beyond_the_first_are_summed_up(
         self, shared: Shared, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Those that a worker does not tell apart, and those that are too many of what all tell."""
+        """These are topics that a worker itself sums up, and topics beyond the limit in the sum of all workers."""
         for module in (timeline, adding_up):
             monkeypatch.setattr(module, "MAX_TOPICS", 2)
         for number, topics in enumerate((["a", "b", "b", "c"], ["b", "d", "d", "d", "d"])):
@@ -176,7 +175,7 @@ class TestMessages:
 
 class TestManyAtOnce:
     def run(self, shared: Shared, token: str) -> Any:
-        """The job that a token begins, when it is over."""
+        """Run the job of a token, and return the finished job."""
         job = shared.post("/bulk", {"token": token})
         for worker in shared.workers:
             worker.settle()
@@ -194,7 +193,7 @@ class TestManyAtOnce:
         job = self.run(shared, preview["token"])
         assert (job["state"], job["done"], job["expected"], job["missed"]) == ("done", 7, 7, 0)
         assert len(shared.search(begin="+2h", end="+3h")) == 7
-        assert self.run(shared, preview["token"]) == job  # once more, and nothing of it
+        assert self.run(shared, preview["token"]) == job  # the token again changes nothing
         assert shared.get("/bulk")["jobs"] == [job]
         again = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
         assert self.run(shared, again["token"])["done"] == 9
@@ -203,7 +202,7 @@ class TestManyAtOnce:
 
     @pytest.mark.parametrize("begin", ["1970-01-01T05:00Z", "1969-12-31T19:00Z", "1972-02-29"])
     def test_since_long_ago(self, shared: Shared, begin: str) -> None:
-        """A day's beginning of before 1973, as somebody writes it who means all."""
+        """A user who means all messages may begin with a day before 1973."""
         shared.hold(1, "m1")
         asked = {"action": "abort", "selection": {"topic": "orders", "begin": begin}}
         assert self.run(shared, shared.post("/bulk/preview", asked)["token"])["done"] == 1
@@ -244,7 +243,7 @@ class TestManyAtOnce:
         assert shared.refusal("GET", path)["status"] == 404
 
     def test_a_job_that_was_told_to_have_ended_has(self, shared: Shared) -> None:
-        """Also while a worker is starting again, and once it knows nothing of it."""
+        """This also holds while a worker is starting again, and once it has forgotten the job."""
         for number in range(2):
             shared.hold(number, f"m{number}")
         preview = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
@@ -376,7 +375,7 @@ class TestManyAtOnce:
 
 class TestRecurring:
     def test_they_are_set_listed_and_changed(self, shared: Shared) -> None:
-        """Where there is one of the name it is replaced, and else it is left with the first worker."""
+        """An existing one with the name is replaced where it is. A new one is set at the first worker."""
         rule = {"TIDEGATE_NAME": "theirs", "TIDEGATE_EVERY": "2m"}
         ok(shared.clients[1].send_message("orders", "x", rule))
         for name, outcome in (("theirs", "replaced"), ("mine", "set")):
@@ -513,7 +512,7 @@ class TestLists:
 
 
 class TestWhoMay:
-    """The workers themselves decide, by what a request brings."""
+    """The workers themselves decide, by the credentials of a request."""
 
     def test_a_token(self, make_gateway: MakeGateway, tmp_path: Path) -> None:
         file = tmp_path / "token"

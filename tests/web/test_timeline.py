@@ -1,4 +1,4 @@
-"""The timeline: what is due when, in columns of any width."""
+"""The timeline: how many messages are due when, in columns of any width."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
 @pytest.fixture
 def later(gateway: MemoryGateway) -> MemoryGateway:
-    """A gateway that holds messages of two topics, due from a second to a year ahead."""
+    """A gateway with messages of two topics, due from a second to a year ahead."""
     client = gateway.connect()
     for topic, tag, times in (
         ("orders", "a", (SECOND, SECOND + 5, MINUTE, HOUR, DAY, 365 * DAY)),
@@ -31,7 +31,7 @@ def later(gateway: MemoryGateway) -> MemoryGateway:
 
 
 def counts(answer: Any) -> dict[str, dict[int, int]]:
-    """By topic the columns, as ms from the start, that have any."""
+    """Return by topic the columns that have messages, as ms from the start."""
     return {
         one["topic"]: {
             answer["beginMs"] + column * answer["widthMs"] - START_MS: number
@@ -127,7 +127,7 @@ def test_a_count_that_takes_too_long_says_that_it_is_not_whole(
 
 
 def test_a_count_has_the_columns_that_have_messages_alone() -> None:
-    """A number for each of 720 columns of 20,000 topics was 100 MB, and adding them up took a second."""
+    """A number for each of 720 columns of 20,000 topics took 100 MB, and a second to add up."""
     counted = Counted()
     counted.add({(b"orders", 719): 1})
     counted.add({(b"orders", 719): 1, (b"bills", 0): 1})

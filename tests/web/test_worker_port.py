@@ -1,4 +1,4 @@
-"""A worker's own HTTP port, as the leader asks it: what is sent, and what an answer can be."""
+"""A worker's own HTTP port, as the leader uses it: the requests it gets, and possible responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GONE: Any = Failure(ConnectionDone())  # type: ignore[no-untyped-call]
 
 
 class Asked:
-    """A request that was made, and what came of it."""
+    """A request to a worker, and what came of it."""
 
     def __init__(self, *, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
         self.reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
@@ -33,13 +33,13 @@ class Asked:
         self.transport: Any = StringTransport()  # type: ignore[no-untyped-call]
 
     def connected(self) -> Any:
-        """The connection, as the worker has taken it."""
+        """Accept the connection as the worker would, and return it."""
         protocol = self.factory.buildProtocol(None)
         protocol.makeConnection(self.transport)
         return protocol
 
     def told(self, *data: bytes) -> list[Reply | None]:
-        """The answer after the worker has said this and closed the connection."""
+        """Return the responses after the worker has sent this and closed the connection."""
         protocol = self.connected()
         for piece in data:
             protocol.dataReceived(piece)
@@ -110,7 +110,7 @@ def test_one_that_is_found_to_hang_is_not_waited_for(*, is_connected: bool) -> N
 
 @pytest.mark.parametrize("address", [None, HostPort("127.0.0.1", 9_878)])
 def test_one_that_does_not_serve_is_not_asked(address: HostPort | None) -> None:
-    """It has not said where it is, or has gone, or hangs."""
+    """Such a worker has not reported its address yet, or has gone, or hangs."""
     reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
     answers: list[Reply | None] = []
     port = WorkerPort(reactor, tls=False)

@@ -1,4 +1,4 @@
-"""Bodies of tools: what is read in any dialect, and what is written as Java reads it."""
+"""Bodies of tools: read in any dialect, and written as Java reads them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ names = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min
 
 @pytest.fixture
 def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Times are written in UTC."""
+    """Have times written in UTC."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield

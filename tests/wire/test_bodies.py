@@ -1,4 +1,4 @@
-"""JSON bodies, and the dialect they come in."""
+"""JSON bodies, and the dialects in which clients send them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ JAVA_HEARTBEAT = b"""{"clientID":"10.0.0.2@4711#123","consumerDataSet":[
  "messageModel":"CLUSTERING","subscriptionDataSet":[{"classFilterMode":false,"codeSet":[65],
  "expressionType":"TAG","subString":"A","subVersion":1795251735419,"tagsSet":["A"],"topic":"T"}],
  "unitMode":false}],"producerDataSet":[{"groupName":"PG"}],"heartbeatFingerprint":0,"withoutSub":false}"""
-# The C++ core: ordinals, the version as text, no expression type, a wrong codeSet.
+# From the C++ core: ordinals, the version as text, no expression type, a wrong codeSet.
 CPP_HEARTBEAT = b"""{"clientID":"c","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,
  "groupName":"CG","messageModel":0,"subscriptionDataSet":[{"codeSet":["0"],"subString":"A",
  "subVersion":"1795251735419","tagsSet":["A"],"topic":"T"}]}],"producerDataSet":null}
@@ -255,7 +255,7 @@ def test_bare_keys() -> None:
         b'"x',
         b"{:1}",
         b"[" * 200 + b"]" * 200,
-        # Keys in keys: each level would double the quoting.
+        # Objects as keys: each level would double the quoting.
         b"{" * 50 + b'"a":1' + b"}:1" * 49 + b"}",
     ],
 )
@@ -265,7 +265,7 @@ def test_no_dialect(text: bytes) -> None:
 
 
 def test_much_text_is_read_only_as_it_is() -> None:
-    """The dialect is read token by token: 15 MB of them would hold everybody up for a quarter of a minute."""
+    """The dialect is read token by token: 15 MB of it would hold up all clients for a quarter of a minute."""
     plain = b'{"consumerGroup":"G","clientId":"c","mqSet":[],"more":[' + b"1," * MAX_TEXT + b"1]}"
     assert parse_lock_request(plain).consumer_group == "G"
     for text in (plain.replace(b'"G"', b"null"), plain.replace(b'"more"', b"0")):

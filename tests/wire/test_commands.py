@@ -35,14 +35,14 @@ from tests.wire.strategies import INT32, TEXT
 
 EXT = st.dictionaries(TEXT, TEXT, max_size=6)
 
-# What Java 5.5.0 sends; properties shortened.
+# Sent by Java 5.5.0, with shortened properties.
 JAVA_SEND = (
     rb'{"code":310,"extFields":{"a":"PG","b":"T","c":"TBW102","d":"4","e":"3","f":"0",'
     rb'"g":"1795251732949","h":"0","i":"KEYS\u0001k1\u0002WAIT\u0001true\u0002","j":"0",'
     rb'"k":"false","m":"false","n":"broker-a"},"flag":0,"language":"JAVA","opaque":5,'
     rb'"serializeTypeCurrentRPC":"JSON","version":513}'
 )
-# What the C++ core sends: numbers among texts, 0 and 1 for booleans, empty ACL fields, a newline.
+# Sent by the C++ core: numbers among texts, 0 and 1 for booleans, empty ACL fields, a newline.
 CPP_SEND = (
     b'{"code":310,"extFields":{"AccessKey":"","OnsChannel":"ALIYUN","Signature":"","a":"PG","b":"T",'
     b'"c":"TBW102","d":4,"e":3,"f":0,"g":1795251732949,"h":0,"i":"WAIT\\u0001true\\u0002","j":0,'
@@ -63,18 +63,18 @@ JAVA_FIELDS = SendMessageV2(
 
 
 def read(header: bytes, body: bytes = b"") -> Command:
-    """The command of a JSON header."""
+    """Decode a JSON header."""
     return decode_command((JSON, header, body))
 
 
 def read_frame(data: bytes) -> Command:
-    """The command of one whole frame."""
+    """Decode one whole frame."""
     [frame] = FrameBuffer().feed(data)
     return decode_command(frame)
 
 
 def json_of(frame: bytes) -> Any:
-    """The header of a JSON frame, read by another reader than ours."""
+    """Return the header of a JSON frame, read by Python's own reader."""
     size = int.from_bytes(frame[5:8], "big")
     assert frame[4] == JSON
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
@@ -299,7 +299,7 @@ def test_what_is_behind_a_binary_header_is_not_read() -> None:
 
 
 def test_binary_send_of_java() -> None:
-    # What Java 5.5.0 sent to a real broker with rocketmq.serialize.type=ROCKETMQ.
+    # Sent by Java 5.5.0 to a real broker with rocketmq.serialize.type=ROCKETMQ.
     header = bytes.fromhex(
         "01360002010000002f0000000000000000000000e80001610000000773656e646572730001620000000154"
         "00016300000006544257313032000164000000013400016500000001310001660000000130000167000000"

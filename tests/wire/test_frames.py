@@ -22,13 +22,13 @@ CUTS = st.lists(st.integers(0, 2000), max_size=8)
 
 
 def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
-    """The data in pieces; some may be empty."""
+    """Cut the data into pieces, some of which may be empty."""
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     return [data[begin:end] for begin, end in itertools.pairwise(places)]
 
 
 def feed_all(buffer: FrameBuffer, pieces: list[bytes]) -> tuple[list[Frame], str | None]:
-    """All frames that come, and what stopped them."""
+    """Return all frames, and the error that ended them."""
     frames = []
     for piece in pieces:
         try:
@@ -39,7 +39,7 @@ def feed_all(buffer: FrameBuffer, pieces: list[bytes]) -> tuple[list[Frame], str
 
 
 def expect(data: bytes, frames: list[Frame], error: str | None = None) -> None:
-    """Feed the bytes whole, byte by byte, and with more bytes behind them: the outcome is one."""
+    """Check that the bytes give the same result when fed whole, byte by byte, and with more bytes after them."""
     for pieces in ([data], [data[at : at + 1] for at in range(len(data))]):
         buffer = FrameBuffer()
         got, reason = feed_all(buffer, pieces)

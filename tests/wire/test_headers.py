@@ -33,7 +33,7 @@ def test_fields_come_back(asked: tuple[int, type[Fields]], data: st.DataObject) 
 
 @given(fields_of(SendMessageV2))
 def test_binary_fields_come_back(fields: Fields) -> None:
-    # An empty text is no value there, so what is needed and empty is missing.
+    # In this form an empty text is no value, so a mandatory field with an empty text is missing.
     ext = to_ext(fields)
     command = decode_command((ROCKETMQ, binary_header(310, 1, ext), b""))
     if all(ext.get(letter) != "" for letter in "bin"):
@@ -44,7 +44,7 @@ def test_binary_fields_come_back(fields: Fields) -> None:
 
 
 def test_letters_stand_for_the_names() -> None:
-    # Written out: an exchange of two letters would pass every other test (SendMessageRequestHeaderV2).
+    # Written out, because two exchanged letters would pass every other test (SendMessageRequestHeaderV2).
     assert to_ext(SendMessageV2("a", "b", "c", 4, 5, 6, 7, 8, "i", 10, True, 12, False, "n")) == {
         "a": "a",
         "b": "b",
@@ -64,7 +64,7 @@ def test_letters_stand_for_the_names() -> None:
     assert SendMessage.__struct_fields__ == SendMessageV2.__struct_fields__
 
 
-# The names on the wire, with ! behind the mandatory ones, as the header classes of RocketMQ have them.
+# The names on the wire from RocketMQ's header classes, with ! after the mandatory ones.
 NAMES = {
     RequestCode.SEND_MESSAGE: "producerGroup! topic! defaultTopic! defaultTopicQueueNums! queueId! sysFlag! "
     "bornTimestamp! flag! properties reconsumeTimes unitMode maxReconsumeTimes batch bname",
@@ -74,7 +74,7 @@ NAMES = {
     RequestCode.QUERY_MESSAGE: "topic! key! maxNum! beginTimestamp! endTimestamp! indexType lastKey "
     "_UNIQUE_KEY_QUERY",
     RequestCode.QUERY_CONSUMER_OFFSET: "consumerGroup! topic! queueId! setZeroIfNotFound",
-    # The last two are mandatory as well; the broker itself answers for them.
+    # The last two are mandatory too, but the broker itself answers if they are missing.
     RequestCode.UPDATE_CONSUMER_OFFSET: "consumerGroup! topic! queueId commitOffset",
     RequestCode.UPDATE_AND_CREATE_TOPIC: "topic! defaultTopic! readQueueNums! writeQueueNums! perm! "
     "topicFilterType! topicSysFlag order attributes force",

@@ -54,7 +54,7 @@ PLAIN: dict[str, Any] = {
 
 
 def message(**changes: Any) -> bytes:
-    """A record with some parts changed."""
+    """Return a record with some parts changed."""
     return encode_message(**(PLAIN | changes))
 
 
@@ -79,7 +79,7 @@ RECORDS = st.fixed_dictionaries(
 
 
 def parts_of(decoded: Message) -> dict[str, Any]:
-    """What `encode_message` would make it of."""
+    """Return the arguments with which `encode_message` would make it."""
     parts = {name: getattr(decoded, name) for name in PLAIN}
     return parts | {
         "topic": decoded.topic.encode(),
@@ -265,7 +265,7 @@ def test_batch_item_that_is_too_long() -> None:
     ],
 )
 def test_java_hash(text: str, expected: int) -> None:
-    # The first three by hand, the last two known from Java.
+    # The first three values are computed by hand, the last two are from Java.
     assert java_hash(text) == expected
 
 
@@ -278,7 +278,7 @@ def test_java_hash_of_joined_texts(first: str, second: str) -> None:
 
 
 def test_offset_msg_id_from_the_protocol() -> None:
-    # The upstream answer to a send to 127.0.0.2:21911: offset 0.
+    # From upstream's response to a send to 127.0.0.2:21911, at offset 0.
     host = pack_host("127.0.0.2", 0x5597)
     assert offset_msg_id(host, 0) == "7F000002000055970000000000000000"
     assert parse_offset_msg_id("7F000002000055970000000000000000") == (host, 0)

@@ -1,4 +1,4 @@
-"""The string of properties: found, parsed, joined, removed."""
+"""The string of properties: searched, parsed, joined, shortened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STRINGS = st.lists(
     st.sampled_from(["A", "AB", "B", "\x01", "\x02", "x", "A\x01x\x02", "A\x01\x02", "B\x01y"]),
     max_size=12,
 ).map("".join)
-"""Strings of properties, well made or not."""
+"""Strings of properties, valid or not."""
 
 
 def test_string_from_the_protocol() -> None:
@@ -93,7 +93,7 @@ def test_remove_removes_those_and_only_those(text: str, gone: set[str]) -> None:
 
 
 def test_names_are_upstreams() -> None:
-    # Written out: clients depend on every letter (MessageConst).
+    # Written out, because clients depend on every letter (MessageConst).
     assert names.START_DELIVER_TIME == "__STARTDELIVERTIME"
     assert names.TRANSACTION_ID == "__transactionId__"
     assert names.CRC32 == "__CRC32#"

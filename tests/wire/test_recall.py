@@ -16,7 +16,7 @@ IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
 def encoded(text: str) -> str:
-    """Base64 in the URL alphabet, padded."""
+    """Return the text in Base64 with the URL alphabet, padded."""
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 

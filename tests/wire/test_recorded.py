@@ -1,6 +1,6 @@
-"""Bytes between real clients and a real RocketMQ 5.5.0: all of them are read, and written alike.
+"""Bytes between real clients and a real RocketMQ 5.5.0: all of them can be read, and are written the same way.
 
-`recorded/` holds the captures, as `compat.recorder` makes them.
+`recorded/` holds the captures, made by `compat.recorder`.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ CAPTURES = sorted((Path(__file__).parent / "recorded").glob("*.capture"))
 SENDS = {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
 FOUND = PULLS | {RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID}
-"""Requests that are answered with records."""
+"""Requests whose responses have records."""
 
 
 class Seen(NamedTuple):
-    """One frame of a capture. `request` is what it asks, or what it answers."""
+    """One frame of a capture. `request` is the code of the request that the frame is or answers."""
 
     data: bytes
     frame: Frame
@@ -72,7 +72,7 @@ class Seen(NamedTuple):
 
 
 def seen_in(capture: Path) -> Iterator[Seen]:
-    """All frames of a capture whose request is in it."""
+    """Yield all frames of a capture whose request is in it."""
     asked: dict[tuple[int, Kind, int], RequestCode] = {}
     for record in read_capture(capture):
         if record.kind not in (Kind.FROM_CLIENT, Kind.FROM_SERVER):
@@ -93,13 +93,13 @@ SEEN = [one for capture in CAPTURES for one in seen_in(capture)]
 
 
 def header_of(data: bytes) -> Any:
-    """A frame's JSON header, read by another reader than ours; without fields it has empty ones."""
+    """Return a frame's JSON header, read by Python's own reader, with empty fields if it has none."""
     size = int.from_bytes(data[5:8], "big")
     return {"extFields": {}} | json.loads(data[8 : 8 + size])
 
 
 def plain(body: bytes) -> Any:
-    """A body in Java's dialect."""
+    """Return the content of a body in any dialect."""
     return json.loads(to_json(body))
 
 
@@ -268,7 +268,7 @@ def test_bodies_of_servers_are_written_as_they_were() -> None:
 
 
 def written_again(request: RequestCode, body: bytes, said: Any) -> bytes | None:
-    """The body of an answer as we write it; None where we do not."""
+    """Return the body of a response as the gateway writes it, or None for a body it does not write."""
     if request is RequestCode.GET_ROUTEINFO_BY_TOPIC:
         [broker], [queues] = said["brokerDatas"], said["queueDatas"]
         settings = TopicSettings(

@@ -433,9 +433,7 @@ def test_which_policy_counts(login: Login, root: SignedClient) -> None:
     assert may()
     ok(put_acl(root, "alice", "Topic:pay-in", ["Get"], "Deny"))
     assert not may()
-    ok(
-        put_acl(root, "alice", "Topic:pay-in", ["Sub"], "Deny")
-    )  # replaces it, and denies other actions
+    ok(put_acl(root, "alice", "Topic:pay-in", ["Sub"], "Deny"))  # replaces it, denies Sub only
     assert may()
 
 

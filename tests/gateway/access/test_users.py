@@ -78,8 +78,7 @@ def test_policies_go_with_their_user(root: SignedClient) -> None:
 
 
 def test_what_was_refused_for_want_of_room_does_not_count(root: SignedClient) -> None:
-    """The change once counted until the next start: an administrator who got an error had still given or revoked a
-    permission."""
+    """Such a change once counted until the next start: despite the error, a permission was given or revoked."""
     ok(create_user(root, "alice"))
     ok(put_acl(root, "alice", "Topic:T", ["Pub"]))
     before = read(root.ask(3010))

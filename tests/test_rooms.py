@@ -1,17 +1,17 @@
-"""Who may import whom: the rooms of the program, downwards only.
+"""Which room of the program may import which: downwards only.
 
-| room | may import of ours | and not |
+| room | may import of this project | and not |
 |---|---|---|
-| `gateway/wire/` | nothing | Twisted, LMDB: it knows no I/O |
+| `gateway/wire/` | nothing | Twisted, LMDB: it does no I/O |
 | `storage/` | nothing | Twisted |
 | `recording/` | `recording`, `gateway.wire` | LMDB, Twisted |
 | `gateway/` | `gateway`, `storage`, `recording` | LMDB |
 | `gateway/handlers/` | `gateway`, `storage` | LMDB, and of Twisted anything but its log |
-| `compat/` | `compat`, `recording`, `gateway.wire`, `gateway.client` (which knows the wire alone) | LMDB |
+| `compat/` | `compat`, `recording`, `gateway.wire`, `gateway.client` (which imports only the wire) | LMDB |
 | `spark_jobs/` | `spark_jobs`, `recording.format`, `gateway.wire`, `compat.toolchain` (it finds Java) | LMDB, Twisted |
 | `tests/` | all | |
 
-What breaks these rules on purpose stands in `EXCEPTIONS`, each with its reason.
+`EXCEPTIONS` lists the imports that break these rules on purpose, each with its reason.
 """
 
 from __future__ import annotations

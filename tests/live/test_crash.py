@@ -1,5 +1,5 @@
-"""kill -9 under load: no acknowledged message is lost or doubled, no aborted one fires, none is early (rescheduled or
-not)."""
+"""kill -9 under load: no acknowledged message is lost or doubled, no aborted one fires, and no message is early, not
+even a rescheduled one."""
 
 from __future__ import annotations
 

@@ -231,8 +231,8 @@ def restore_format(folder: Folder) -> None:
 
 @contextmanager
 def nothing_more_fits(folder: Folder | None = None) -> Iterator[None]:
-    """Have the kernel refuse files larger than the database's current size. Without a folder, it refuses every
-    write."""
+    """Have the kernel refuse files larger than the database's current size. Without `folder`, have it refuse every
+    write to a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = (folder.path / "data.mdb").stat().st_size if folder is not None else 0
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))

@@ -57,8 +57,7 @@ def newest(folder: Path) -> Iterator[tuple[int, bytes]]:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with many free pages. One transaction freed thousands, which are listed in a long value. Hundreds of
-    transactions freed some each, which are listed in rows on many pages. An open view prevents the reuse of all of
-    them."""
+    transactions freed some each, which are listed in rows on many pages. An open view keeps them all from reuse."""
     folder = tmp_path_factory.mktemp("free")
     rows = [b"%d" % number for number in range(3_000)]
     with lmdb.open(str(folder), map_size=1 << 28, sync=False) as environment:

@@ -228,7 +228,9 @@ class CaptureWriter:
             if self._least_free:
                 disk = os.statvfs(self.folder)
                 if disk.f_bavail * disk.f_frsize < self._least_free:
-                    return f"the disk of {self.folder} has less room than is to stay free"
+                    return (
+                        f"the disk of {self.folder} has less than {self._least_free:,} bytes free"
+                    )
             if self._file is not None and self._file.is_full(self._rotation):
                 self._end_file()
             if self._file is None and waiting.parts:

@@ -149,7 +149,7 @@ def _check_mark(view: View, faults: list[str]) -> None:
     mark = int.from_bytes(view.txn.get(MARK, db=view.tables.meta) or b"")
     behind = first_free_sequence(view.txn, view.tables)
     if mark > behind:
-        faults.append(f"the mark is at message {mark}, and the next one is {behind}")
+        faults.append(f"the mark is at message {mark}, but the next message is {behind}")
 
 
 def _check_paused(view: View, faults: list[str]) -> None:

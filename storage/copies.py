@@ -296,8 +296,8 @@ def _open_to_read(data: Path) -> lmdb.Environment:
         written = readers if readers.exists() else data
         if not os.access(written, os.W_OK, effective_ids=True):
             raise DataFolderError(
-                f"cannot write {readers}, in which whoever reads {data} is noted: "
-                "be the user whom the folder belongs to, or copy it while no gateway serves from it, and name the copy"
+                f"cannot write {readers}, in which LMDB notes the readers of {data}: "
+                "run this as the owner of the folder, or copy it while no gateway serves from it, and name the copy"
             ) from error
         raise cannot_use("read", data, error) from error
 

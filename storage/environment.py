@@ -231,7 +231,7 @@ class Environment:
                     self.mark(txn, new_stamp())
         except (lmdb.Error, OSError) as error:
             raise StorageError(
-                f"the redo log of {self.path} cannot be done again: {error}"
+                f"the redo log of {self.path} cannot be replayed: {error}"
             ) from error
 
     @contextmanager
@@ -310,8 +310,8 @@ def _is_there(file: Path, opened: os.stat_result) -> bool:
 def too_many_readers(path: Path) -> StorageError:
     """Return the error for a folder of which `MAX_READERS` views are open."""
     return StorageError(
-        f"the data folder {path} is read {MAX_READERS} times at once, and cannot be once more: "
-        "wait until backups and exports of it are done"
+        f"the data folder {path} is being read {MAX_READERS} times, which is the most: "
+        "wait until its backups and exports are done"
     )
 
 
@@ -412,8 +412,8 @@ def _refuse_readers(path: Path, transaction: int) -> None:
             process, _, read = reader.split()
             if read == str(transaction):
                 raise FolderInUseError(
-                    f"the data folder {path} is being copied by process {process} in a state that may not be on the "
-                    "disk: wait until that is done, or stop it"
+                    f"the data folder {path} is being copied by process {process}: wait until the copy is done, or "
+                    "stop that process"
                 )
 
 
@@ -435,7 +435,7 @@ def _check_version(environment: lmdb.Environment, path: Path) -> None:
             found = format_of(txn, meta)
     if not found and (path / NOTE_FILE).exists():
         raise DataFolderError(
-            f"{path / DATA_FILE} is damaged where it says its format: restore a backup"
+            f"{path / DATA_FILE} is damaged, and its format cannot be read: restore a backup"
         )
     if not found:
         raise DataFolderError(
@@ -451,5 +451,5 @@ def _check_version(environment: lmdb.Environment, path: Path) -> None:
             upgrade(environment, found)
         except (ValueError, struct.error) as error:
             raise DataFolderError(
-                f"{path} is damaged, and too old to be repaired: restore a backup ({error})"
+                f"{path} is damaged, and its format is too old to be repaired: restore a backup ({error})"
             ) from error

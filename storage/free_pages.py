@@ -52,7 +52,7 @@ def _free_pages(file: int, state: bytes) -> Iterator[list[int]]:
         number = below.pop()
         page = os.pread(file, size, number * size)
         if number in seen or len(page) != size:
-            raise ValueError(f"page {number} of the free pages is not what it should be")
+            raise ValueError(f"page {number} of the list of free pages is damaged")
         seen.add(number)
         _, _, flags, end, _ = _PAGE.unpack_from(page)
         for at in range(_PAGE.size, end, _OFFSET.size):

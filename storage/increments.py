@@ -78,7 +78,7 @@ def read_chain(folder: Path) -> list[Increment]:
             raise DataFolderError(f"{path} cannot be read: {error.strerror}") from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DataFolderError(
-                f"{path} is not as it was ({error}): begin anew in another folder"
+                f"{path} is damaged ({error}): begin a new backup in another folder"
             ) from error
         if found.format != FORMAT:
             raise DataFolderError(f"{folder} was written by a later version of Tidegate")
@@ -110,7 +110,9 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
         before = b""
         if chain:
             if chain[-1].page_size != page_size:
-                raise DataFolderError(f"{folder} has backups of a machine with other pages")
+                raise DataFolderError(
+                    f"{folder} has backups of a machine with another page size: choose another folder"
+                )
             before = _read_hashes(folder, chain[-1])
             for one in chain:
                 _check_pages(folder, one)
@@ -159,7 +161,8 @@ def restore_changes(folder: Path, data: Path, number: int | None = None) -> int:
             for at in range(0, len(hashes), _HASH_SIZE):
                 if _hash(file.read(last.page_size)) != hashes[at : at + _HASH_SIZE]:
                     raise DataFolderError(
-                        f"{folder}: page {at // _HASH_SIZE} of backup {last.number:04} is not as it was"
+                        f"{folder}: page {at // _HASH_SIZE} of backup {last.number:04} is damaged: "
+                        "try an older one, with --number"
                     )
         return last.pages * last.page_size
 
@@ -179,7 +182,7 @@ def _read_hashes(folder: Path, one: Increment) -> bytes:
     except OSError as error:
         raise DataFolderError(f"{path} cannot be read: {error.strerror}") from error
     if len(hashes) != one.pages * _HASH_SIZE or sha256(hashes).hexdigest() != one.digest:
-        raise DataFolderError(f"{path} is not as it was: begin anew in another folder")
+        raise DataFolderError(f"{path} is damaged: begin a new backup in another folder")
     return hashes
 
 
@@ -190,10 +193,10 @@ def _check_pages(folder: Path, one: Increment) -> None:
         size = path.stat().st_size
     except OSError as error:
         raise DataFolderError(
-            f"{path} cannot be read: {error.strerror}; begin anew in another folder"
+            f"{path} cannot be read: {error.strerror}; begin a new backup in another folder"
         ) from error
     if size != one.changed * (_NUMBER_SIZE + one.page_size):
-        raise DataFolderError(f"{path} is not as it was: begin anew in another folder")
+        raise DataFolderError(f"{path} is damaged: begin a new backup in another folder")
 
 
 def _kept(folder: Path, one: Increment) -> Iterator[tuple[int, bytes]]:

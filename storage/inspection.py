@@ -138,7 +138,7 @@ class Inspection:
         """Return the settings that only an operator can restore."""
         tables = self._environment.tables
         return [
-            f"{name} {key!r}: the settings cannot be read: set them again, until then there are default ones"
+            f"{name} {key!r}: the settings cannot be read, and the default ones hold: set them again"
             for name, table in (("topics", tables.topics), ("groups", tables.groups))
             for key, value in txn.cursor(db=table)
             if not self._reader.are_settings(name, value)
@@ -150,5 +150,5 @@ class Inspection:
         faults = check(View(txn, tables, self._reader.terms_of, inbox), progress)
         faults += self._unreadable_settings(txn)
         if has_copy(txn, tables) and not is_copy_of(txn, tables, inbox):
-            faults.append("the timers that the last stop left are not those of the messages")
+            faults.append("the timers that the last stop saved do not match the messages")
         return faults

@@ -73,7 +73,7 @@ class LoggedTransaction:
                 environment.durable.wait()
             except (lmdb.Error, RestartNeededError) as error:
                 self.close()
-                raise StorageError(f"the redo log cannot be begun anew: {error}") from error
+                raise StorageError(f"a new redo log cannot be started: {error}") from error
 
     # -- changes
 

@@ -80,10 +80,12 @@ class MessageRepairs:
         ]
         for number in unreadable:
             sequence = int.from_bytes(number)
-            sentence = f"message {sequence}: its record cannot be read: it is moved to the file"
+            sentence = (
+                f"message {sequence}: its record cannot be read: it is moved to repairs-TIME.jsonl"
+            )
             self._changes.make("messages", number, None, sentence)
         if unreadable:
-            sentence = f"message {self._behind} is the next one"
+            sentence = f"the next message gets the number {self._behind}"
             self._changes.make("meta", NEXT_SEQUENCE, pack_u64(self._behind), sentence)
 
     def _record(self, number: bytes) -> bytes | None:
@@ -101,7 +103,7 @@ class MessageRepairs:
         """Delete a mark that is behind the next sequence."""
         mark = self._changes.get("meta", MARK)
         if mark is not None and int.from_bytes(mark) > self._behind:
-            sentence = "what was accepted lately is told from all messages, not from a mark"
+            sentence = "the mark goes: the next start looks for timers in all messages"
             self._changes.make("meta", MARK, None, sentence)
 
     # -- messages

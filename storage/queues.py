@@ -109,7 +109,7 @@ def open_queue(txn: Reader, tables: Tables, topic: bytes, number: int) -> Queue:
             topic, number, int.from_bytes(first[-8:]), max(behind, noted[1] if noted else 0)
         )
     if ends is not None and noted is None:
-        raise cannot_read_queue(topic, number, "nothing tells where it ends")
+        raise cannot_read_queue(topic, number, "the row with its end is damaged")
     return Queue(topic, number, *(noted or (0, 0)))
 
 

@@ -36,13 +36,13 @@ MAX_LOG: Final = 24 << 20
 
 GAP: Final = (
     "a record of the redo log could not be read: batches that were stored after it, up to some seconds before the last "
-    "stop, are gone; docs/disaster-recovery.md"
+    "stop, are lost; see docs/disaster-recovery.md"
 )
 """The warning for the operator about `RedoLog.has_gap`."""
 
 TORN: Final = (
-    "the last record of the redo log is not whole and was passed over: it was being written when a process died, "
-    "and nobody was answered, unless the disk has damaged it since; docs/disaster-recovery.md"
+    "the last record of the redo log is incomplete and was skipped: a process died while it wrote it, and no client "
+    "had its answer, unless the disk has damaged it since; see docs/disaster-recovery.md"
 )
 """The warning for the operator about `RedoLog.is_torn`."""
 

@@ -90,7 +90,7 @@ def _mend_halves(changes: Changes, halves: set[bytes], now_ms: int) -> None:
         checks.add(pack_u64(check_ms) + number)
     for key in changes.keys("checks"):
         if key not in checks:
-            sentence = f"half {int.from_bytes(key[8:])}: a check that is none of it goes"
+            sentence = f"half {int.from_bytes(key[8:])}: a check that does not belong to it goes"
             changes.make("checks", key, None, sentence)
     for key in sorted(checks):
         sentence = f"half {int.from_bytes(key[8:])}: is to be checked"
@@ -103,8 +103,10 @@ def _mend_held(changes: Changes) -> None:
         count = counts[key]
         value = pack_u64(count) if count else None
         since = moment(int.from_bytes(key[-8:]) * HELD_SPAN_MS)
-        sentence = f"held {text(key[:-9])}: {count} are counted that are due in {since}"
-        changes.make("held", key, value, f"{sentence} and {HELD_SPAN_MS // 1_000} s")
+        sentence = (
+            f"held {text(key[:-9])}: {count} due in the {HELD_SPAN_MS // 1_000} s from {since}"
+        )
+        changes.make("held", key, value, sentence)
 
 
 def _mend_hours(changes: Changes) -> None:
@@ -115,7 +117,7 @@ def _mend_hours(changes: Changes) -> None:
     for key in {*changes.keys("hours"), *counts}:
         count = counts[key]
         since = moment(int.from_bytes(key[:8]) * HOUR_MS)
-        sentence = f"hours {text(key[8:])}: {count} are counted that are due in {since} and an hour"
+        sentence = f"hours {text(key[8:])}: {count} due in the hour from {since}"
         changes.make("hours", key, pack_u64(count) if count else None, sentence)
 
 
@@ -212,7 +214,7 @@ def _take_out_wrong_copy(changes: Changes, reader: RecordReader) -> None:
     found = recover(changes.txn, changes.tables, reader.terms_of)
     if not is_copy_of(changes.txn, changes.tables, found):
         sentence = (
-            "the timers that the last stop left go: the next start tells them from the messages"
+            "the timers that the last stop saved go: the next start finds them in the messages"
         )
         changes.make("meta", INBOX_COPY, None, sentence)
 

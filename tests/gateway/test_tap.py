@@ -84,7 +84,7 @@ def test_a_full_disk_harms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         client = gateway.connect()
         client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
         wait_until(lambda: gateway.service.recorded.lost >= 2)
-        assert "stay free" in (gateway.service.recorded.trouble or "")
+        assert "bytes free" in (gateway.service.recorded.trouble or "")
         gateway.advance(1000)
         client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
     assert commands(tmp_path / "capture") == []

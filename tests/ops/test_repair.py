@@ -81,7 +81,7 @@ def test_a_record_that_cannot_be_read_is_moved_aside(
     break_record(gateway.data, 2)
     done = run("--data", gateway.data, "--repair", "--yes", "--no-copy")
     assert done.exit_code == 0, done.stderr
-    assert "message 2: its record cannot be read: it is moved to the file" in done.stdout
+    assert "message 2: its record cannot be read: it is moved to repairs-TIME.jsonl" in done.stdout
     (journal,) = gateway.data.glob("repairs-*.jsonl")
     moved = [json.loads(line) for line in journal.read_text().splitlines()]
     assert {"table": "messages", "key": f"{2:016x}", "value": "00" * 100} in moved

@@ -205,7 +205,7 @@ def test_it_does_not_go_back_while_somebody_reads_the_later_state(ahead: Path) -
     """Going back would overwrite the pages of the reader's state."""
     with (
         reader(ahead, "at once") as process,
-        pytest.raises(FolderInUseError, match=f"copied by process {process.pid} "),
+        pytest.raises(FolderInUseError, match=f"copied by process {process.pid}:"),
     ):
         Environment(ahead)
     reopened = Environment(ahead)

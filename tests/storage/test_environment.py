@@ -145,7 +145,7 @@ class TestOpening:
         """The error once denied that Tidegate had written the folder, though only Tidegate writes such files."""
         write_format(folder, version)
         (folder.path / NOTE_FILE).touch()
-        refused(folder.path, "is damaged where it says its format: restore a backup")
+        refused(folder.path, "is damaged, and its format cannot be read: restore a backup")
         with pytest.raises(DataFolderError, match=r"has format \?, this program reads"):
             back_up(folder.path, folder.path.with_name("copy"))
         restore_format(folder)

@@ -168,7 +168,7 @@ def test_what_says_what_a_backup_is_may_be_of_the_wrong_kind(
 ) -> None:
     path = backups / "0000.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: wrong}))
-    refusal = rf"0000\.json is not as it was \(.*`\$\.{name}`\): begin anew"
+    refusal = rf"0000\.json is damaged \(.*`\$\.{name}`\): begin a new backup"
     with pytest.raises(DataFolderError, match=refusal):
         restore_changes(backups, tmp_path / "again")
     with pytest.raises(DataFolderError, match=refusal):
@@ -208,7 +208,9 @@ def test_no_backup_builds_on_one_that_lacks_its_pages(
     backups, _ = chain
     before = sorted(backups.iterdir())
     harm(backups / "0001.pages")
-    with pytest.raises(DataFolderError, match=r"0001\.pages .*begin anew in another folder"):
+    with pytest.raises(
+        DataFolderError, match=r"0001\.pages .*begin a new backup in another folder"
+    ):
         back_up_changes(folder.path, backups)
     assert {*backups.iterdir()} | {backups / "0001.pages"} == {*before}
 

@@ -371,7 +371,7 @@ def test_a_damaged_log_that_cannot_be_begun_anew(
     with monkeypatch.context() as broken:
         broken.setattr(LoggedTransaction, "checkpoint", fail_to_write)
         for _ in range(2):
-            with pytest.raises(StorageError, match=r"the redo log cannot be begun anew: .* full"):
+            with pytest.raises(StorageError, match=r"a new redo log cannot be started: .* full"):
                 folder.open()
     assert pending_ids(folder.open()) == numbered(20)[:10]
     folder.check()

@@ -558,7 +558,7 @@ def test_timers_that_the_last_stop_left_are_checked(
         data, "meta", lambda txn, db: txn.put(INBOX_COPY, pack_u64(txn.id()) + left, db=db)
     )
     found = repair(data)
-    assert found.faults == ["the timers that the last stop left are not those of the messages"]
+    assert found.faults == ["the timers that the last stop saved do not match the messages"]
     assert found.made == 1
     assert now_held(data) == holds
 

@@ -148,7 +148,9 @@ def test_a_damaged_one_is_refused_with_what_to_do(folder: Folder) -> None:
     unpack(folder, 2)
     change_table(folder.path, "timers", lambda txn, table: txn.put(b"no timer", b"", db=table))
     for _ in range(2):
-        with pytest.raises(DataFolderError, match="too old to be repaired: restore a backup"):
+        with pytest.raises(
+            DataFolderError, match="format is too old to be repaired: restore a backup"
+        ):
             folder.open()
     change_table(folder.path, "timers", lambda txn, table: txn.delete(b"no timer", db=table))
 

@@ -219,16 +219,16 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
             )
         if sent_before:
             click.echo(
-                f"{sent_before:,} requests were sent before the replay was interrupted: messages among them are "
-                "not known, and are left out"
+                f"{sent_before:,} requests were sent before the replay was interrupted: their messages are not "
+                "known, and are left out"
             )
     else:
         events = read_table(spark, folder, "messages")
         counts = totals(folder)
         if lacks := [f"{counts[name]:,} {name}" for name in LACKING if counts.get(name)]:
             click.echo(
-                f"the recording is not whole ({', '.join(lacks)}): a message counts as lost where what took it back, "
-                "or gave it another time, is missing"
+                f"the recording has gaps ({', '.join(lacks)}): a message counts as lost if its recall or its "
+                "reschedule is missing"
             )
     with _shown("verify", spark, options):
         found = run(events, grace_ms=round(grace * 1000))
@@ -380,7 +380,9 @@ def replay(
     for code, number in sorted(plan.left_out.items()):
         click.echo(f"  left out: {number:,} of code {code}")
     if plan.from_servers:
-        click.echo(f"  not counted: {plan.from_servers:,} of servers; the target asks its own")
+        click.echo(
+            f"  not counted: {plan.from_servers:,} requests of servers; the target sends its own"
+        )
     if plan.brokers > 1:
         click.echo(
             f"  they were sent to {plan.brokers} addresses of brokers, and all go to one: queues of the same number "
@@ -389,7 +391,7 @@ def replay(
     events = read_table(spark, tables, "messages")
     if not from_log and (twice := recorded_twice(events)):
         click.echo(
-            f"  {twice:,} sends are in two recordings of the same traffic, and are sent as often: ingest only one of "
+            f"  {twice:,} sends are in two recordings of the same traffic, and are sent twice: ingest only one of "
             "them"
         )
     if dry_run:
@@ -472,8 +474,8 @@ def compare(
         sent_before += before
     if sent_before:
         click.echo(
-            f"{sent_before:,} requests were sent before a replay was interrupted: what was answered to "
-            "them is not known, and they are left out"
+            f"{sent_before:,} requests were sent before a replay was interrupted: their answers are "
+            "not known, and they are left out"
         )
     with _shown("compare", spark, options):
         found = run(expected, results, again, ignored=ignore)

@@ -402,7 +402,7 @@ class _Blocks:
         of = self._interfaces[number]
         time_ns = of.offset_s * _NS + ((high << 32) | low) * _NS // of.unit
         if not 0 <= time_ns < _NO_TIME:
-            return Damage(position, stop - position, "a packet whose time cannot be")
+            return Damage(position, stop - position, "a packet with an impossible time")
         (size,) = self._number(self._data, position + 24)
         data = self._data[position + 28 : position + 28 + kept]
         return Packet(position, time_ns, of.link, data, kept < size)

@@ -172,7 +172,7 @@ def replay(
     ]
     if first_ns is None:
         raise JobError(
-            "there is no request to send; what commit logs have is sent with --from-log alone"
+            "there is no request to send; to send the messages of commit logs, add --from-log"
         )
     tasks = max(1, spark.sparkContext.defaultParallelism)
     pacing = Pacing(
@@ -251,7 +251,9 @@ def read_events(spark: SparkSession, folder: Path, levels: tuple[int, ...]) -> D
 
     watched = folder / WATCHED
     if not watched.exists():
-        raise JobError(f"{folder} has a replay that nobody watched: replay with --watch SECONDS")
+        raise JobError(
+            f"{folder} has a replay without consumers: replay again with --watch SECONDS"
+        )
     sends = (
         read_results(spark, folder)
         .where("ext is not null")
@@ -359,4 +361,6 @@ def _ask(address: tuple[str, int], request: bytes) -> Command:
         while data := connection.recv(65_536):
             for frame in frames.feed(data):
                 return decode_command(frame)
-    raise OSError("it closed the connection, as a server that requires TLS does; a target must not")
+    raise OSError(
+        "it closed the connection, as a server that requires TLS does; the target must accept plain connections"
+    )

@@ -234,7 +234,7 @@ def test_it_is_told_that_several_brokers_become_one(
     assert ("sent to 2 addresses of brokers, and all go to one" in said) is told
     of_servers = recorded.where("not from_client and asked_ns is not null").count()
     assert of_servers > 0
-    assert f"  not counted: {of_servers} of servers; the target asks its own" in said
+    assert f"  not counted: {of_servers} requests of servers; the target sends its own" in said
 
 
 def test_verify_tells_that_a_recording_is_not_whole(
@@ -249,7 +249,7 @@ def test_verify_tells_that_a_recording_is_not_whole(
     )
     assert status_of("ingest", str(file), "--out", found) == 0
     assert status_of("verify", found) == 0
-    assert "not whole (3 records that the recorder lost)" in capsys.readouterr().out
+    assert "has gaps (3 records that the recorder lost)" in capsys.readouterr().out
 
 
 def test_the_same_traffic_in_two_recordings_is_told(

@@ -256,7 +256,7 @@ def test_a_block_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         "a packet without a time",
         "a packet of interface 7, which is not described",
         "a packet longer than its block",
-        "a packet whose time cannot be",
+        "a packet with an impossible time",
     ]
 
 

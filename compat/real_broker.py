@@ -22,17 +22,25 @@ from gateway.wire.codes import RequestCode, ResponseCode
 Flush = Literal["async", "sync"]
 
 _FLUSH_TYPES: Final = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
-PATIENT: Final[Mapping[str, str]] = dict.fromkeys(
-    (
-        *("waitTimeMillsInSendQueue", "waitTimeMillsInPullQueue", "waitTimeMillsInLitePullQueue"),
-        *("waitTimeMillsInHeartbeatQueue", "waitTimeMillsInTransactionQueue"),
-        *("waitTimeMillsInAckQueue", "waitTimeMillsInAdminBrokerQueue"),
-        *("osPageCacheBusyTimeOutMills", "putMessageTimeout", "syncFlushTimeout"),
+PATIENT: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            *(
+                "waitTimeMillsInSendQueue",
+                "waitTimeMillsInPullQueue",
+                "waitTimeMillsInLitePullQueue",
+            ),
+            *("waitTimeMillsInHeartbeatQueue", "waitTimeMillsInTransactionQueue"),
+            *("waitTimeMillsInAckQueue", "waitTimeMillsInAdminBrokerQueue"),
+            *("osPageCacheBusyTimeOutMills", "putMessageTimeout", "syncFlushTimeout"),
+        ),
+        "120000",
     ),
-    "120000",
-)
-"""Settings, in milliseconds, with which the broker does not refuse requests on a busy machine. By
-default it answers a request that has waited too long with "system busy" (BrokerFastFailure)."""
+    "transactionMetricFlushInterval": "500",
+}
+"""Settings, in milliseconds, with which the broker does not refuse requests on a busy machine, and does not keep it
+busy. By default it answers a request that has waited too long with "system busy" (BrokerFastFailure). And until its
+first interval of 10 s is over, TransactionMetricsFlushService does nothing but look at the clock, with a whole core."""
 
 _FIRST_TOPIC: Final = "TBW102"
 """The topic that a broker registers as the template of topics that the first send creates."""

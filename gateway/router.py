@@ -41,6 +41,15 @@ class TooMuchError(RequestError):
     out."""
 
 
+def check_number(what: str, count: int, most: int) -> None:
+    """Refuse a request that would hold up all other work.
+
+    :raises RequestError: when the count is above the limit.
+    """
+    if count > most:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"{count} {what}; {most} are possible")
+
+
 def not_available(error: StorageError) -> RequestError:
     """Return the answer to a request that the store cannot carry out."""
     is_full = isinstance(error, StorageFullError)

@@ -10,7 +10,7 @@ from twisted.logger import Logger
 
 from gateway.broker import Broker
 from gateway.loading import ConfigError
-from gateway.router import Call, RequestError
+from gateway.router import Call, RequestError, check_number
 from gateway.upstream_settings import after, shown
 from gateway.versions import TableVersion
 from gateway.wire.admin_bodies import (
@@ -59,12 +59,7 @@ class BrokerAdmin:
     def change_settings(self, call: Call) -> None:
         """Change settings until the next start (25). If one of them cannot be changed, refuse them all."""
         broker = self._broker
-        size = len(call.command.body)
-        if size > MAX_CHANGES:
-            raise RequestError(
-                ResponseCode.INVALID_PARAMETER,
-                f"{size} bytes of settings to change; {MAX_CHANGES} are possible",
-            )
+        check_number("bytes of settings to change", len(call.command.body), MAX_CHANGES)
         changes = parse_changes(call.command.body)
         try:
             config = after(broker.config, changes)

@@ -7,7 +7,7 @@ from gateway.broker import Broker
 from gateway.filters import FilterError, filter_of, is_tag_type, unsupported
 from gateway.queue_locks import QueueLocks
 from gateway.reactor import Reactor
-from gateway.router import Call, RequestError
+from gateway.router import Call, RequestError, check_number
 from gateway.topics import RETRY_PREFIX
 from gateway.wire.bodies import (
     LockRequest,
@@ -44,9 +44,9 @@ class ClientRequests:
         heartbeat = parse_heartbeat(call.command.body)
         consumers = heartbeat.consumer_data_set
         groups = len(heartbeat.producer_data_set) + len(consumers)
-        _check_number("groups in one heartbeat", groups, MAX_GROUPS)
+        check_number("groups in one heartbeat", groups, MAX_GROUPS)
         subscriptions = sum(len(data.subscription_data_set) for data in consumers)
-        _check_number("subscriptions in one heartbeat", subscriptions, MAX_SUBSCRIPTIONS)
+        check_number("subscriptions in one heartbeat", subscriptions, MAX_SUBSCRIPTIONS)
         quiet: set[str] = set()
         for data in consumers:
             group = self._broker.groups.find(data.group_name)
@@ -128,14 +128,5 @@ class ClientRequests:
 
 def _lock_request(call: Call) -> LockRequest:
     request = parse_lock_request(call.command.body)
-    _check_number("queues in one request", len(request.mq_set), MAX_LOCKED)
+    check_number("queues in one request", len(request.mq_set), MAX_LOCKED)
     return request
-
-
-def _check_number(what: str, count: int, most: int) -> None:
-    """Refuse a request that would hold up all other work.
-
-    :raises RequestError: when the count is above the limit.
-    """
-    if count > most:
-        raise RequestError(ResponseCode.INVALID_PARAMETER, f"{count} {what}; {most} are possible")

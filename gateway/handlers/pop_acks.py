@@ -11,7 +11,7 @@ from gateway.handlers.ordered_pops import OrderedPops
 from gateway.intake import SET_ANEW, NewMessage, retried
 from gateway.pop_orders import ORDERED_QUEUE, Place
 from gateway.pop_queues import LONGEST_INVISIBLE_MS
-from gateway.router import Call, Peer, RequestError
+from gateway.router import Call, Peer, RequestError, check_number
 from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
@@ -67,11 +67,7 @@ class PopAcks:
             call.answer(code=ResponseCode.NO_MESSAGE)
             return
         count = sum(max(1, ack.count) for ack in acks)
-        if count > MAX_ACKED:
-            raise RequestError(
-                ResponseCode.INVALID_PARAMETER,
-                f"{count} messages are acknowledged at once; {MAX_ACKED} are possible",
-            )
+        check_number("messages are acknowledged at once", count, MAX_ACKED)
         for ack in acks:
             self._ack_one(ack, call.peer)
         self._broker.committer.answer(call, call.encode())

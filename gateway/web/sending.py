@@ -15,6 +15,7 @@ from gateway.broker import Broker
 from gateway.connection import UNKNOWN_HOST
 from gateway.delays import REQUESTS
 from gateway.intake import too_long
+from gateway.recurring_orders import RECURRING_REQUESTS
 from gateway.router import Call, RequestError
 from gateway.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from gateway.transactions import is_half
@@ -72,6 +73,12 @@ class Sender:
     async def send_message(self, asker: Asker, body: NewMessageBody) -> SentMessage:
         """Send a message, now or for later. The answer comes once the message is on disk."""
         properties = dict(body.properties)
+        order = next((name for name in RECURRING_REQUESTS if name in properties), None)
+        if order is not None:
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                f"{order} makes it a recurring message: set that with PUT /api/v1/recurring/{{topic}}/{{name}}",
+            )
         for name, value in ((names.TAGS, body.tags), (names.KEYS, body.keys)):
             if value:
                 properties[name] = value

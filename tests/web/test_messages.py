@@ -170,6 +170,12 @@ def test_properties_that_are_too_long_are_not_put_together(
         ({"topic": "rmq_sys_wheel_timer", "body": "x"}, 403, "forbidden"),
         # Nobody could decide it, and no consumer ever saw it.
         ({"topic": "orders", "body": "x", "properties": {"TRAN_MSG": "true"}}, 400, "half message"),
+        # The answer would name a message, and none was sent.
+        (
+            {"topic": "orders", "body": "x", "properties": {"TIDEGATE_CRON": "0 5 * * *"}},
+            400,
+            "PUT /api/v1/recurring/{topic}/{name}",
+        ),
         ({"topic": "orders", "body": "x", "at": "soon"}, 400, "not a time"),
         ({"topic": "orders", "body": "x", "at": 1_896_078_600}, 400, "write 1896078600000"),
         ({"topic": "orders", "body": "x", "at": "+900d"}, 400, "timer"),

@@ -12,7 +12,7 @@ from storage.reader import Reader
 from storage.redo_log import new_stamp
 from storage.sums import sum_topics
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 """Raised with every change of `keys` that an older program would misread, together with a step in `STEPS`. Newer
 formats are refused."""
 
@@ -83,6 +83,11 @@ def _pack_records(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
     """Format 7 packs records (`records`), which older programs could not read. Existing records stay unchanged."""
 
 
+def _use_tables(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
+    """Format 8 packs records with entropy tables (`records`), without which older programs could not read them.
+    Existing records stay unchanged."""
+
+
 STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     1: _mark_timers_complete,
     2: _sum_up_held,
@@ -90,5 +95,6 @@ STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     4: _use_two_logs,
     5: _mark_timers,
     6: _pack_records,
+    7: _use_tables,
 }
 """The upgrade steps, by the format from which they start."""

@@ -307,8 +307,8 @@ def test_a_start_tells_of_a_log_with_a_gap(
 ) -> None:
     monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 3600)
     client = gateway.connect()
-    for body in ("first", "second", "third"):
-        client.send_message(body=body)
+    for name in ("first", "second", "third"):
+        client.send_message(body=name, UNIQ_KEY=name)
     damage_log(gateway.data, b"second")
     with log_lines() as lines:
         gateway.crash()

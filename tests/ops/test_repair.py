@@ -212,8 +212,8 @@ def test_a_log_with_a_gap_is_told(
     monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 3600)
     gateway.checkpoint()
     client = gateway.connect()
-    for body in ("first", "second"):
-        client.send_message(body=body)
+    for name in ("first", "second"):
+        client.send_message(UNIQ_KEY=name)
     gateway.store.environment.close()
     damage_log(gateway.data, b"first")
     arguments = ["--data", str(gateway.data), *further]

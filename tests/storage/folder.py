@@ -92,7 +92,7 @@ def change_table(
 
 
 def damage_log(data: Path, text: bytes) -> None:
-    """Change one byte of the redo log's record that contains a text."""
+    """Change one byte of the redo log's record that contains a text, such as a message's id. Bodies are packed."""
     for name in LOG_FILES:
         content = bytearray((data / name).read_bytes())
         if text in content:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.wire.messages import encode_message
 from storage import Store, Terms, find_by_sequence, find_faults, remove_expired
-from storage.records import MOST_PACKED, pack, unpack
+from storage.records import CONTENT, MOST_PACKED, pack, unpack
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import Sample, hold_all, ids_in, pending_ids, send, terms_of
 
@@ -49,18 +49,49 @@ def timed_record(body: bytes) -> bytes:
     )
 
 
-FRAME = bytes.fromhex(
+FRAME_OF_FORMAT_7 = bytes.fromhex(
     "28b52ffd646300950500e40700000163daa320a702b9fbf800000003007c8f800001a203daca40c0a801070000c35043c0a8"
     "010900107b22223a2038313633327d0e2d74696d656f75747300ea2d43304138303130373030303032413133394137423531"
     "41354630333935333631313831323832756e70616964514944013370726f64756374696f6e02130040044f70406d21ed19c2"
     "f132e85abcc0e05c2b98352b1069ed2ada046f0288d679998640482023d46b3353819644c012f0fdf64a"
 )
-"""What the first version with format 7 made of `timed_record(b'{"order": 81632}')`."""
+FRAME_OF_FORMAT_8 = bytes.fromhex(
+    "28b52ffd646300750400c3c6169c94d789dab879e087b72efb52e3edd7766b37d61ed72ad298d51e8e796cb1cbb1faa1909"
+    "0a1387a1fd589940036176fdb3bd79c350c2003c061e3c6c7240d525ec161e38608e00088299490021c98600a29a5274201"
+    "068ec6216517fce03c6998d5f6b7ed390e6797edaf459a70f104401804a97f1183579c6897881c24df8f986ba448a4c5230"
+    "c3d5704f0fdf64a"
+)
+"""What the first versions with these formats made of `timed_record(b'{"order": 81632}')`."""
 
 
-def test_what_was_packed_before_is_unpacked() -> None:
+@pytest.mark.parametrize("frame", [FRAME_OF_FORMAT_7, FRAME_OF_FORMAT_8])
+def test_what_was_packed_before_is_unpacked(frame: bytes) -> None:
     """The dictionary is part of the format: with another one no stored record can be read."""
-    assert unpack(FRAME) == timed_record(b'{"order": 81632}')
+    assert unpack(frame) == timed_record(b'{"order": 81632}')
+
+
+def packed_without_tables(record: bytes) -> bytes:
+    """Return a record as format 7 packs it."""
+    dictionary = zstandard.ZstdCompressionDict(CONTENT, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    compressor = zstandard.ZstdCompressor(
+        level=-1, dict_data=dictionary, write_dict_id=False, write_checksum=True
+    )
+    return compressor.compress(record)
+
+
+@given(st.binary(max_size=1_000))
+@example(b"")
+def test_frames_of_format_7_need_no_dictionary_of_their_own(body: bytes) -> None:
+    record = timed_record(body)
+    assert unpack(packed_without_tables(record)) == record
+
+
+def test_text_takes_less_room_than_in_format_7() -> None:
+    record = timed_record(
+        b'{"orderId":"ORD-2210481","userId":771204,"status":"UNPAID","amount":129.90,"currency":"EUR",'
+        b'"items":[{"sku":"A-10442","quantity":2}],"createdAt":"2026-11-25T08:14:07Z"}'
+    )
+    assert len(pack(record)) < 0.85 * len(packed_without_tables(record))
 
 
 @given(records)

@@ -52,7 +52,7 @@ from storage.keys import (
     split_timer_key,
 )
 from storage.pops import Pop
-from storage.records import pack
+from storage.records import pack, unpack
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
     Sample,
@@ -389,10 +389,17 @@ def test_a_debounced_key_begins_at_the_first_that_is_pending(tmp_path: Path) -> 
     assert rows_of(folder.path, "debounced") == [(shared, pack_u64(first)), (own, pack_u64(fired))]
 
 
+def id_of(stored: bytes) -> bytes:
+    """Return the id of a message as `messages` has it."""
+    record = unpack(stored)
+    assert record is not None
+    return terms_of(record).message_id
+
+
 def left_without(held: Held, table: str, key: bytes, value: bytes) -> Held:
     """Return what is left when a row is lost. No message changes its offset."""
     if table == "messages":
-        lost = terms_of(value).message_id
+        lost = id_of(value)
         return held._replace(
             pending={one: ms for one, ms in held.pending.items() if one != lost},
             queued={place: one for place, one in held.queued.items() if one != lost},
@@ -569,9 +576,7 @@ def test_rows_are_written_down_as_they_were(
     """The file has the whole unreadable record, and the record's offset stays empty."""
     file, holds = wholes[0]
     data = copy(file)
-    number, record = next(
-        row for row in rows_of(data, "messages") if terms_of(row[1]).message_id == b"new3"
-    )
+    number, record = next(row for row in rows_of(data, "messages") if id_of(row[1]) == b"new3")
     broken = b"{" + record[1:]
 
     put(data, "messages", (number, broken))

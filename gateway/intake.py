@@ -170,7 +170,11 @@ class Intake:
         """
         prepared = self._prepare(topic, message, self._added, self.rules_of(topic))
         self._check(prepared, topic.most_properties)
-        self._admit(topic, [prepared])
+        if prepared.debounced is None:
+            timed = prepared.due_ms is not None
+            self._quotas.admit(topic, 1, timed, prepared.size if timed else 0)
+        else:
+            self._admit(topic, [prepared])
         return self._store_message(prepared)
 
     def accept_again(self, topic: Topic, message: NewMessage) -> Accepted:

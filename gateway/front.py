@@ -20,7 +20,7 @@ from gateway.link import Link
 from gateway.merging import MERGES, ONE_WORKER, Merge, Whole, unserved
 from gateway.outgoing import Outgoing
 from gateway.recurring_orders import asks_to_recur
-from gateway.router import Peer
+from gateway.router import Peer, RequestError
 from gateway.setting_values import HostPort
 from gateway.wire.bodies import encode_cluster_info
 from gateway.wire.codes import RequestCode as Code
@@ -110,6 +110,7 @@ class Front:
         """Apply new settings."""
         self._is_open = not config.authentication
         self._cluster = config.cluster_name
+        self._outgoing.configure(config)
         self.clients.configure(config)
         self._to_workers.configure(config)
 
@@ -163,10 +164,13 @@ class Front:
         def ask(connection: RemotingConnection | None) -> None:
             if connection is None:
                 answer.callback(None)
-            else:
+                return
+            try:
                 self._outgoing.request(
                     connection, Code.AUTH_LIST_USER, {}, b"", PATIENCE, answer.callback
                 )
+            except RequestError:
+                answer.callback(None)
 
         link.use(ask)
         return answer
@@ -189,6 +193,11 @@ class Front:
                     command.opaque, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark
                 )
             )
+            return
+        try:
+            self._outgoing.check_room(len(links))
+        except RequestError as error:
+            client.send(encode_response(command.opaque, error.code, remark=error.remark))
             return
         Question(self._outgoing, command, client, merge, links, self._is_open, self._done).put()
 
@@ -258,10 +267,14 @@ class Question:
             return
         command = self._command
         patience = PATIENCE if self._merge.needs_all else ROUTE_PATIENCE
-        self._outgoing.request(
-            *(connection, command.code, command.ext(), command.body, patience),
-            partial(self._told, broker, link),
-        )
+        try:
+            self._outgoing.request(
+                *(connection, command.code, command.ext(), command.body, patience),
+                partial(self._told, broker, link),
+            )
+        except RequestError:
+            # There was room before the connection was opened.
+            self._answered(broker, None)
 
     def _told(self, broker: str, link: WorkerLink, answer: Command | None) -> None:
         self._answered(broker, link.told(self._command, answer))

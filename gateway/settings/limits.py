@@ -99,7 +99,7 @@ class LimitSettings(SettingsGroup):
         65_535,
         _LIMITS,
         "Maximum number of unanswered requests that were forwarded to clients, such as for a reply or for "
-        "what a tool wants to know; more are refused.",
+        "what a tool wants to know, and at the address that workers share, to the workers; more are refused.",
         unit="requests",
         upstream="clientAsyncSemaphoreValue",
         live=True,

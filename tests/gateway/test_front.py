@@ -188,6 +188,43 @@ def test_a_change_of_settings_is_told_of_once_all_have_made_it(
     assert [change.code for change in shared.changes] == [code] * told
 
 
+def test_more_requests_than_may_wait_for_workers_are_refused() -> None:
+    shared, client = Shared(Config(max_asked_clients=3)), Client()
+    for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
+        shared.joined(broker, port)
+
+    def ask() -> None:
+        shared.ask_for(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+
+    ask()
+    workers = [shared.connected(number) for number in (0, 1)]
+    ask()
+    (refused,) = client.answers
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert (refused.remark or "").endswith("max_asked_clients = 3 is reached")
+    for opaque, worker in enumerate(workers, 1):
+        worker.dataReceived(encode_response(opaque, ResponseCode.TOPIC_NOT_EXIST))
+    ask()
+    assert [answer.code for answer in client.answers[1:]] == [ResponseCode.TOPIC_NOT_EXIST]
+    for opaque, worker in enumerate(workers, 3):
+        worker.dataReceived(encode_response(opaque, ResponseCode.TOPIC_NOT_EXIST))
+    assert [answer.code for answer in client.answers[1:]] == [ResponseCode.TOPIC_NOT_EXIST] * 2
+
+
+def test_what_waited_for_a_connection_and_has_no_room_then_is_answered() -> None:
+    """Requests count once they are sent, so several may find room before the first connection is there."""
+    shared, client = Shared(Config(max_asked_clients=2)), Client()
+    for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
+        shared.joined(broker, port)
+    for _ in range(3):
+        shared.ask_for(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    for number in (0, 1):
+        shared.connected(number)
+    shared.reactor.advance(ROUTE_PATIENCE)
+    assert len(client.answers) == 3
+    assert {answer.code for answer in client.answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+
+
 class TestWhatIsRemembered:
     """The second worker has given a topic's route, and is starting again."""
 

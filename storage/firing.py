@@ -9,7 +9,7 @@ from typing import NamedTuple
 import lmdb
 
 from storage.errors import DamagedError
-from storage.keys import HELD_SPAN_MS, NEVER_MOVED, TIMER_VALUE, U64, pack_u64
+from storage.keys import HELD_SPAN_MS, NEVER_MOVED, TIMER_VALUE, U64, held_key, pack_u64
 from storage.logged import LoggedTransaction
 from storage.reader import Reader
 from storage.store import Store, in_batch
@@ -23,6 +23,10 @@ MOST_AT_ONCE = 500
 
 LEAPS = 2_000
 """Leaps from one topic with timed messages to the next, some 3 ms, after which a step stops looking."""
+
+LEAPS_OVER_OTHERS = 10_000
+"""Leaps over other topics' timers, some 5 ms, after which a step stops looking for those of its topics. The next one
+goes on from there."""
 
 
 class Fired(NamedTuple):
@@ -47,11 +51,12 @@ def fire_due(store: Store, now_ms: int, stored_ms: int, limit: int) -> Fired:
     for count in range(limit + 1):
         key = earlier(cursor.key(), store.inbox.first())
         if not key or key >= bound:
+            store.fronts.forget_topics()
             return Fired(fired, more=False)
         if count < limit:
             messages = _fire(store, txn, cursor, key, stored_ms)
             if messages is None:
-                store.aside = key + b"\0"
+                store.fronts.of_all = key + b"\0"
             fired += messages or 0
     return Fired(fired, more=True)
 
@@ -78,47 +83,60 @@ def fire_crowded_out(
     cursor = txn.cursor(db=store.tables.timers)
     earliest = store.first_timer(cursor)
     bound = pack_u64(now_ms + 1)
-    topics, behind = _topics_due(store, txn, now_ms, behind)
+    topics, behind = _topics_due(store, txn, earliest, bound, behind)
     share = min(limit, MOST_AT_ONCE // max(1, len(topics)))
+    leaps = LEAPS_OVER_OTHERS // max(1, len(topics))
     count = 0
-    for topic in topics:
+    for topic, begin in topics:
         name = topic + b"\0"
         if earliest.startswith(name, 8) or topic in store.paused:
             continue
-        cursor.set_range(earliest)
+        cursor.set_range(max(earliest, begin, store.fronts.of(topic)))
         for _ in range(share):
-            in_table = cursor.key() if seek_topic(cursor, name, bound) else b""
-            key = earlier(in_table, store.inbox.first_of(topic))
-            if not key or key >= bound:
-                break
+            is_found = seek_topic(cursor, name, bound, leaps)
+            reached = min(cursor.key() or bound, bound)
+            # What is in the inbox must not overtake what the search has not reached yet.
+            key = store.inbox.first_of(topic)
+            if not key or key >= reached:
+                if not is_found:
+                    break
+                key = reached
             count += _fire(store, txn, cursor, key, stored_ms) or 0
+        store.fronts.advance(topic, min(cursor.key() or bound, bound))
     return CrowdedOut(count, behind)
 
 
-def _topics_due(store: Store, txn: Reader, now_ms: int, behind: bytes) -> tuple[list[bytes], bytes]:
-    """Return the next topics that may have due messages, in the order of their names, and the topic to continue behind.
-    An empty topic stands for the beginning."""
-    found: list[bytes] = []
+def _topics_due(
+    store: Store, txn: Reader, earliest: bytes, bound: bytes, behind: bytes
+) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Return the next topics that may have due messages, in the order of their names, each with a key before which
+    `timers` has none of them; and the topic to continue behind. An empty topic stands for the beginning.
+
+    :param earliest: the first key of all that are to fire.
+    :param bound: a key behind all that are due.
+    """
+    first_span = int.from_bytes(earliest[:8]) // HELD_SPAN_MS
+    found: dict[bytes, bytes] = {}
     held = txn.cursor(db=store.tables.held)
     alive = held.set_range(behind + b"\0" + b"\xff" * 9) if behind else held.first()
     leaps = 0
     reached = behind
     while alive and len(found) < TOPICS_AT_ONCE and leaps < LEAPS:
-        key = held.key()
-        reached = key[:-9]
-        if int.from_bytes(key[-8:]) * HELD_SPAN_MS <= now_ms:
-            found.append(reached)
+        reached = held.key()[:-9]
+        # Its messages before the earliest of all cannot be fired.
+        if held.set_range(held_key(reached, first_span)) and held.key()[:-9] == reached:
+            begin = pack_u64(int.from_bytes(held.key()[-8:]) * HELD_SPAN_MS) + reached
+            if begin < bound:
+                found[reached] = begin
         leaps += 1
-        alive = held.set_range(key[:-8] + b"\xff" * 9)
-    lately = (
-        topic
-        for topic in store.inbox.topics()
-        if behind < topic and not (alive and topic > reached)
-    )
-    found = sorted({*found, *nsmallest(TOPICS_AT_ONCE, lately)})
-    if len(found) < TOPICS_AT_ONCE:
-        return found, reached if alive else b""
-    return found[:TOPICS_AT_ONCE], found[TOPICS_AT_ONCE - 1]
+        alive = held.set_range(reached + b"\0" + b"\xff" * 9)
+    for topic in store.inbox.topics_before(bound):
+        if behind < topic and not (alive and topic > reached):
+            found.setdefault(topic, bound)
+    topics = nsmallest(TOPICS_AT_ONCE, found.items())
+    if len(topics) < TOPICS_AT_ONCE:
+        return topics, reached if alive else b""
+    return topics, topics[-1][0]
 
 
 def _fire(

@@ -277,9 +277,10 @@ class Inbox:
         """Return the key of the earliest timer of one topic; empty when there is none."""
         return earlier(self._moving.first_of(topic), self._gathering.first_of(topic))
 
-    def topics(self) -> list[bytes]:
-        """Return the topics that have a timer here."""
-        return list(self._moving.heaps.keys() | self._gathering.heaps.keys())
+    def topics_before(self, bound: bytes) -> Iterator[bytes]:
+        """Return the topics that have a timer here with a key before `bound`; some of them twice."""
+        for heaps in (self._moving.heaps, self._gathering.heaps):
+            yield from (topic for topic, heap in heaps.items() if heap[0] < bound)
 
     # -- reading the state of the last commit
 

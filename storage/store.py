@@ -28,6 +28,7 @@ from storage.errors import (
     cannot_read,
     way_out,
 )
+from storage.fronts import Fronts
 from storage.held import Held
 from storage.inbox import INBOX_SIZE, Inbox, recover
 from storage.inbox_copy import has_copy, read_copy, write_copy
@@ -144,8 +145,7 @@ class Store:
         self.damaged: set[bytes] = set()
         """What was found damaged: packed sequences of messages that cannot be read or fired, key prefixes of queues
         that cannot be read, and keys of other rows that were skipped."""
-        self.aside = b""
-        """`timers` has nothing to fire before this key: the messages there are overdue but cannot be fired."""
+        self.fronts = Fronts()
         self.settle: Callable[[], object] = self.commit
         """Commits an open batch; a look-up calls it first."""
         try:
@@ -267,7 +267,7 @@ class Store:
         else:
             # The sequence of a half message can be lower than the mark from which `recover` reads.
             self._timers.append((key, timer))
-            self.aside = min(self.aside, key)
+            self.fronts.entered(topic, key)
             self.held.count_timer(topic, due_ms, 1, len(record))
         self.held.count(topic, 1, len(record))
         self._timed[topic] += 1
@@ -320,7 +320,7 @@ class Store:
         due_ms, topic, _, _ = split_timer_key(key)
         # Not into the inbox: the sequence can be lower than the mark from which `recover` reads.
         txn.put(key, value, db=self.tables.timers)
-        self.aside = min(self.aside, key)
+        self.fronts.entered(topic, key)
         size = TIMER_VALUE.unpack(value)[2]
         self.held.count_timer(topic, due_ms, 1, size)
         self.held.count(topic, 1, size)
@@ -330,7 +330,7 @@ class Store:
 
         :param cursor: in `timers`. It is left at the first message there that is to fire, if any.
         """
-        cursor.set_range(self.aside)
+        cursor.set_range(self.fronts.of_all)
         return earlier(cursor.key(), self.inbox.first())
 
     def put_aside(self, txn: LoggedTransaction, key: bytes, value: bytes) -> None:
@@ -343,7 +343,7 @@ class Store:
             due_ms, topic, _, _ = split_timer_key(key)
             txn.put(key, value, db=self.tables.timers)
             self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
-            self.aside = min(self.aside, key)
+            self.fronts.entered(topic, key)
             self.count_bytes(400)
         number = key.find(b"\0", 8) + 1
         self.damaged.add(key[number : number + 8])
@@ -505,8 +505,7 @@ class Store:
         for queue, first in self._shortened.items():
             queue.first = first
         self._next_sequence = self._committed_sequence
-        # Timers that had fired may be back.
-        self.aside = b""
+        self.fronts.reset()
         self.inbox.abandon()
         self.held.abandon()
         self.paused.abandon()
@@ -562,10 +561,9 @@ class Store:
         for key, value in moved:
             due_ms, topic, _, _ = split_timer_key(key)
             self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
+            self.fronts.entered(topic, key)
         if moved:
             txn.put_all(moved, db=self.tables.timers)
-            if self.aside:
-                self.aside = min(self.aside, min(moved)[0])
 
     # -- checkpoints: see `logged`
 

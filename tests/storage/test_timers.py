@@ -403,6 +403,70 @@ class TestCrowdedOut:
         assert fired == [2, 2, 1]
         assert set(store.held_totals()) == {b"storm", b"a", b"b"}
 
+    def test_those_with_nothing_due_in_memory_take_no_turn(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(firing, "TOPICS_AT_ONCE", 2)
+        hold_all(store, numbered(20), 1_000, b"storm")
+        for topic in (b"a", b"b", b"c"):
+            hold_all(store, [b"later"], 5_000, topic)
+        hold_all(store, [b"z"], 1_001, b"zebra")
+        store.commit()
+        assert fire_crowded_out(store, 1_500, 1_500, 9).messages == 1
+        store.commit()
+
+    def test_a_search_over_a_long_backlog_goes_on_where_it_ended(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No step examines what an earlier one has, and a message in memory does not overtake an earlier one in the
+        table that is not found yet."""
+        monkeypatch.setattr(firing, "LEAPS_OVER_OTHERS", 10)
+        store = folder.open(inbox_size=0)
+        for due_ms in range(1_000, 1_045):
+            hold_all(store, [b"%d" % due_ms], due_ms, b"storm")
+        hold_all(store, [b"1041"], 1_041, b"other")
+        store = folder.open()
+        hold_all(store, [b"1043"], 1_043, b"other")
+        store.commit()
+        assert fire_due(store, 1_500, 1_500, 1) == Fired(1, more=True)
+        fired = []
+        while sum(fired) < 2:
+            fired.append(fire_crowded_out(store, 1_500, 1_500, 9).messages)
+            store.commit()
+        assert fired == [0] * 7 + [2]
+        assert ids_in(store, b"other") == [b"1041", b"1043"]
+        folder.check()
+
+    def test_what_enters_the_table_behind_a_search_has_its_turn(self, folder: Folder) -> None:
+        store = folder.open(inbox_size=0)
+        for due_ms in range(1_000, 1_020):
+            hold_all(store, [b"%d" % due_ms], due_ms, b"storm")
+        hold_all(store, [b"moved"], 5_000, b"other")
+        assert fire_due(store, 1_500, 1_500, 1) == Fired(1, more=True)
+        assert fire_crowded_out(store, 1_500, 1_500, 9).messages == 0
+        assert reschedule(store, b"moved", lambda _: 1_010, 1_500) is not None
+        store.commit()
+        with commits_fail(store):
+            assert fire_crowded_out(store, 1_500, 1_500, 9).messages == 1
+            with pytest.raises(StorageError):
+                store.commit()
+        assert fire_crowded_out(store, 1_500, 1_500, 9).messages == 1
+        store.commit()
+        assert ids_in(store, b"other") == [b"moved"]
+        folder.check()
+
+    def test_a_search_begins_where_the_topic_has_messages(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(firing, "LEAPS_OVER_OTHERS", 3)
+        store = folder.open(inbox_size=0)
+        for due_ms in range(HELD_SPAN_MS - 50, HELD_SPAN_MS + 2):
+            hold_all(store, [b"%d" % due_ms], due_ms, b"storm")
+        hold_all(store, [b"other"], HELD_SPAN_MS + 1, b"other")
+        now_ms = HELD_SPAN_MS + 500
+        assert fire_crowded_out(store, now_ms, now_ms, 9).messages == 1
+        store.commit()
+
     def test_nobody_else_is_there(self, store: Store) -> None:
         assert fire_crowded_out(store, 1_500, 1_500, 2).messages == 0
         hold_all(store, [b"s"], 1_000, b"storm")

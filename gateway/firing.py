@@ -11,8 +11,8 @@ from gateway.clock import Clock
 from storage import Fired, StorageError, Store, fire_crowded_out, fire_due, fire_resumed
 
 MAX_FIRED = 500
-"""Most timed messages that one step fires, some 3 ms of work: sends and pulls are handled between two steps. For each
-resumed topic a step fires as many of its waiting messages."""
+"""Most timed messages that one step fires, some 3 ms of work: sends and pulls are handled between two steps. A step
+fires as many waiting messages of resumed topics."""
 
 MAX_RECURRED = 100
 """Most recurring messages that one step fires, some 6 ms of work: each is accepted as if it were sent."""

@@ -60,8 +60,9 @@ class PausedTopics:
         return sorted(self._pauses.items())
 
     def resumed(self) -> list[bytes]:
-        """Return the topics that were resumed and whose messages are being fired."""
-        return [topic for topic, pause in self._pauses.items() if pause.resumed]
+        """Return the topics that were resumed and whose messages are being fired, those with the fewest first."""
+        resumed = [(pause.waiting, topic) for topic, pause in self._pauses.items() if pause.resumed]
+        return [topic for _, topic in sorted(resumed)]
 
     def put(self, topic: bytes, pause: Pause) -> None:
         """Note a topic's pause."""

@@ -41,19 +41,21 @@ def resume_topic(store: Store, topic: bytes) -> bool:
 
 @in_batch
 def fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
-    """Move waiting messages of resumed topics into their queues, the earliest first, at most `limit` of each topic.
-    Messages that cannot be fired are put aside. Call this after `fire_due`, which adds the messages that have become
-    due.
+    """Move waiting messages of resumed topics into their queues, the earliest of each first, at most `limit`. The
+    topics share a step. If there are more than `limit`, those with the fewest messages are first. Messages that cannot
+    be fired are put aside. Call this after `fire_due`, which adds the messages that have become due.
 
     :param stored_ms: the time to note in the queues; never less than in an earlier call.
     """
     txn = store.batch_transaction()
-    count, more = 0, False
-    for topic in store.paused.resumed():
+    resumed = store.paused.resumed()
+    share = max(1, limit // max(1, len(resumed)))
+    count, more = 0, len(resumed) > limit
+    for topic in resumed[:limit]:
         name = topic + b"\0"
         cursor = txn.cursor(db=store.tables.waiting)
         cursor.set_range(name)
-        left = limit
+        left = share
         while left and cursor.key().startswith(name):
             key, value = cursor.key(), cursor.value()
             left -= 1

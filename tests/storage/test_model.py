@@ -274,16 +274,17 @@ class StoreAndModel(RuleBasedStateMachine):
 
     @rule(limit=st.sampled_from([1, 2, 100]))
     def let_go(self, limit: int) -> None:
-        count, more = 0, False
-        for topic in sorted(self.batch.paused):
-            if not self.batch.paused[topic][1]:
-                continue
+        resumed = [topic for topic, (_, is_resumed) in self.batch.paused.items() if is_resumed]
+        resumed.sort(key=lambda topic: (len(self.batch.waiting(topic)), topic))
+        share = max(1, limit // max(1, len(resumed)))
+        count, more = 0, len(resumed) > limit
+        for topic in resumed[:limit]:
             waiting = self.batch.waiting(topic)
-            for sequence in waiting[:limit]:
+            for sequence in waiting[:share]:
                 self.batch.messages[sequence].state = State.FIRED
                 self.batch.enqueue(sequence, self.now_ms)
-            count += len(waiting[:limit])
-            if len(waiting) > limit:
+            count += len(waiting[:share])
+            if len(waiting) > share:
                 more = True
             else:
                 del self.batch.paused[topic]

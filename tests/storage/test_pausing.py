@@ -135,6 +135,20 @@ def test_resuming_fires_in_the_order_of_due_times_in_steps(paused: Store) -> Non
     assert fire(paused, 2_001) == 1
 
 
+def test_resumed_topics_share_a_step(paused: Store) -> None:
+    hold_all(paused, numbered(3), 1_000, OTHER)
+    pause_topic(paused, OTHER, 900)
+    paused.commit()
+    assert fire(paused, 2_000) == 0
+    for topic in (TOPIC, OTHER):
+        resume_topic(paused, topic)
+    assert fire_resumed(paused, 2_000, 5) == Fired(4, more=True)
+    assert fire_resumed(paused, 2_000, 1) == Fired(1, more=True)
+    assert fire_resumed(paused, 2_000, 5) == Fired(3, more=False)
+    paused.commit()
+    assert (ids_in(paused), ids_in(paused, OTHER)) == (numbered(5), numbered(3))
+
+
 @pytest.mark.parametrize("other", [b"a", b"z"])
 def test_resuming_a_topic_fires_nothing_of_another_that_is_paused(
     paused: Store, other: bytes

@@ -168,21 +168,27 @@ class Inbox:
 
     def __init__(self, size: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
         self._size = size
-        self._rows: dict[bytes, bytes] = {}
-        self._gathering = Generation()
-        self._moving = Generation()
-        # A heap of the first key of each topic in both generations, with some keys that were first earlier.
-        self._firsts: list[bytes] = []
-        self._lowest = _NO_SEQUENCE
         self._changes = 0
         self._most_changes = size * CHANGES_PER_TIMER
         self._added: set[bytes] = set()
         self._taken: dict[bytes, bytes] = {}
         # Keys in order for topics that were listed lately; None stands for all topics.
         self._ordered: dict[bytes | None, OrderedKeys] = {}
+        self._gather(rows)
+
+    def _gather(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Begin with these timers, none of which moves yet."""
+        self._rows: dict[bytes, bytes] = {}
+        self._gathering = Generation()
+        self._moving = Generation()
+        # A heap of the first key of each topic in both generations, with some keys that were first earlier.
+        self._firsts: list[bytes] = []
+        self._lowest = _NO_SEQUENCE
         for key, value in rows:
             self._put(key, value)
         self._gathered = len(self._rows)
+        # Keys that refused batches have left in the generations.
+        self._left = 0
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -235,8 +241,12 @@ class Inbox:
         for key in self._added:
             if self._rows.pop(key, None) is not None:
                 self._drop_first(timer_topic(key), key)
+        self._left += len(self._added) + len(self._taken)
         self._added.clear()
         self._taken.clear()
+        if self._left > self._size:
+            # The disk may be full for days, and each batch that is refused leaves more.
+            self._gather(self._rows.items())
 
     # -- moving into the table
 

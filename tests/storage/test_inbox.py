@@ -7,6 +7,7 @@ import random
 import pytest
 
 from storage import (
+    StorageError,
     StorageFullError,
     Store,
     abort,
@@ -18,6 +19,7 @@ from storage import (
 )
 from storage.inbox import MOVED_AT_ONCE
 from storage.keys import INBOX_COPY, MARK, NEXT_SEQUENCE, pack_u64
+from tests.storage.faults import commits_fail
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
     FOREVER_MS,
@@ -27,6 +29,7 @@ from tests.storage.sample import (
     hold,
     hold_all,
     ids_in,
+    numbered,
     pending_ids,
     send,
     states,
@@ -74,6 +77,31 @@ def test_what_there_is_no_room_for_moves_on_in_steps_the_latest_first(folder: Fo
     assert [int(one) for one in pending_ids(store)] == sorted(dues)
     assert fire(store, FOREVER_MS) == 2 * count
     assert [int(one) for one in ids_in(store)] == sorted(dues)
+    folder.check()
+
+
+@pytest.mark.parametrize("is_refused", ["accepted", "fired"])
+def test_refused_batches_leave_nothing_that_delays_the_move(
+    folder: Folder, is_refused: str
+) -> None:
+    size = 20
+    store = folder.open(inbox_size=size)
+    hold_all(store, numbered(10), 1_000)
+    store.commit()
+    with commits_fail(store):
+        for number in range(100):
+            if is_refused == "fired":
+                fire_due(store, 1_000, 1_000, 10)
+            else:
+                for message_id in numbered(10):
+                    hold(store, Sample(message_id), 5_000 + number)
+            with pytest.raises(StorageError):
+                store.commit()
+    for number in range(10 * size):
+        hold(store, Sample(b"more %d" % number), 500)
+        store.commit()
+        assert len(store.inbox) <= 2 * size
+    assert fire(store, 5_000) == 10 + 10 * size
     folder.check()
 
 

@@ -174,14 +174,11 @@ class Firing:
             self._gathering.fired(step.timed, step.now_ms)
 
     def reload(self) -> None:
-        """Look at the stored timers again: the batch with the last step could not be stored."""
+        """Update `next_due_ms`. It may belong to a message that was aborted, rescheduled or paused since; or a message
+        is earlier again, because the batch that changed it could not be stored."""
+        self._next_timed = self._store.next_due()
         if self._recurrences is not None:
             self._recurrences.reload()
-
-    def look_again(self) -> None:
-        """Update `next_due_ms`, which may belong to a message that was aborted, rescheduled or paused since."""
-        self._next_timed = self._store.next_due()
-        self.reload()
 
     def _is_due(self, now_ms: int) -> bool:
         """Return whether timed messages fire now."""

@@ -108,7 +108,7 @@ class ManualTime:
         return firing.fired + firing.recurred
 
     def _state(self, fired: int) -> ClockState:
-        self._broker.firing.look_again()
+        self._broker.firing.reload()
         manual = isinstance(self._broker.clock, ManualClock)
         return ClockState(
             clock="manual" if manual else "real",

@@ -59,6 +59,24 @@ def test_sends_are_answered_with_an_error(
     assert bodies(client.pull()) == ["before", "after"]
 
 
+def test_an_abort_that_was_not_stored_delays_nothing(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """The clock was asked for while the message counted as aborted, and the next one as the earliest."""
+    handle = client.send_message("orders", "early", TIMER_DELAY_MS="1000").ext()["recallHandle"]
+    client.send_message("orders", "late", TIMER_DELAY_MS="10000")
+    with commits_fail(gateway):
+        recall = client.send(
+            RequestCode.RECALL_MESSAGE, {"topic": "orders", "recallHandle": handle}
+        )
+        client.send(RequestCode.CLOCK, {})
+        answer = client.answer(recall)
+        assert answer is not None
+        assert answer.code != ResponseCode.SUCCESS
+    gateway.advance(1_000)
+    assert bodies(client.pull()) == ["early"]
+
+
 def test_a_write_that_a_full_disk_cut_short_is_told_from_a_broken_disk(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
 from storage.environment import Tables
@@ -24,6 +24,7 @@ from storage.keys import (
     term,
 )
 from storage.logged import LoggedTransaction
+from storage.noted import newest_first
 from storage.queues import Queue
 from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
@@ -258,11 +259,30 @@ def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit
         for row in keys:
             txn.delete(row, db=tables.keys)
         for key in terms.keys:
-            name = debounce_key(terms.topic, term(key))
-            if txn.get(name, db=tables.debounced) == one.number:
-                txn.delete(name, db=tables.debounced)
+            _pass_on_debounce(txn, tables, terms.topic, term(key), one.number)
     _forget_rows(store, txn, gone)
     return len(gone)
+
+
+def _pass_on_debounce(
+    txn: LoggedTransaction, tables: Tables, topic: bytes, key: bytes, number: bytes
+) -> None:
+    """If `debounced` names a removed message, let it name the next one with the key, or else the last one before it:
+    nothing older is pending. Otherwise the next debounce would look at all messages with the key again, of which those
+    that were aborted may be kept longer. When none is left, the row goes."""
+    name = debounce_key(topic, key)
+    if txn.get(name, db=tables.debounced) != number:
+        return
+    prefix = key_prefix(topic, key)
+    later = rows_with_prefix(txn, tables.keys, prefix, prefix + number)
+    heirs = chain(
+        (row[-8:] for row, _ in later if len(row) == len(prefix) + 8),
+        newest_first(txn, tables.keys, [prefix]),
+    )
+    if (heir := next(heirs, None)) is not None:
+        txn.put(name, heir, db=tables.debounced)
+    else:
+        txn.delete(name, db=tables.debounced)
 
 
 def _first_bytes(expired: list[_Expired]) -> Iterator[_Expired]:

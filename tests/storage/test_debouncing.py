@@ -149,6 +149,32 @@ def test_its_row_goes_with_the_message(store: Store, folder: Folder) -> None:
     assert debounce(folder.open(), b"b", 9_000, 6_000) == 0
 
 
+@pytest.mark.parametrize("later", [b"", b"later"])
+def test_what_is_kept_longer_does_not_count_again(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, later: bytes
+) -> None:
+    """The topic's own retention removes the last message long before those that it replaced, which were aborted."""
+    monkeypatch.setattr(storage.debouncing, "MAX_LOOKED_AT", 3)
+    store = folder.open()
+    for number in range(9):
+        debounce(store, b"%d" % number, 1_000, number)
+    assert fire(store, 1_000) == 1
+    if later:
+        hold(store, Sample(later, keys=(KEY,)), 9_000)
+        store.commit()
+    assert remove_expired(store, 0, 10, lambda _: False, lambda _: 5_000).messages == 1
+    store.commit()
+    assert can_replace(store, TOPIC, KEY)
+    assert debounce(store, b"next", 9_000, 6_000) == len(later) // 5
+    store.commit()
+    folder.check()
+    store = folder.open()
+    assert fire(store, 9_000) == 1
+    while remove_expired(store, 99_999, 10, lambda _: False).messages:
+        store.commit()
+    assert store.settled_reader().stat(store.tables.debounced)["entries"] == 0
+
+
 def test_survives_a_crash(store: Store, folder: Folder) -> None:
     debounce(store, b"a", 1_000, 1)
     store.commit()

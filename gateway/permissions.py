@@ -28,7 +28,7 @@ from gateway.wire.codes import RequestCode as Code
 from gateway.wire.messages import MessageError, decode_message, parse_offset_msg_id
 from gateway.wire.pops import parse_assignment_request, parse_batch_acks, retry_topic
 from gateway.wire.recall import RecallHandle, RecallHandleError
-from storage import find_by_sequence, find_half
+from storage import find_half, find_record
 
 Requirement = Callable[[Call, Broker], Iterable[Need]]
 """Returns what one request needs. A body that cannot be read raises the same error as in the handler."""
@@ -107,9 +107,9 @@ def _send(call: Call, broker: Broker) -> Iterator[Need]:
 def _stored(offset: int, actions: frozenset[Action], broker: Broker) -> Iterator[Need]:
     """Need actions on the topic of the message, or of the undecided half message, with a number. Need nothing if there
     is none."""
-    found = find_by_sequence(broker.store, max(0, offset))
-    if found is not None:
-        yield topic_need(decode_message(found.record).topic, actions)
+    record = find_record(broker.store, max(0, offset))
+    if record is not None:
+        yield topic_need(decode_message(record).topic, actions)
         return
     half = find_half(broker.store, max(0, offset))
     if half is not None:

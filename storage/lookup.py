@@ -29,7 +29,7 @@ from storage.keys import (
 )
 from storage.noted import Noted, newest_first, numbers_with_id, read_noted
 from storage.paused import has_timer, waiting_timers
-from storage.queues import find_sequence
+from storage.queues import PlaceSearch
 from storage.read_ahead import Rows
 from storage.reader import Reader
 from storage.records import read_terms, unpack
@@ -80,7 +80,8 @@ class Found(NamedTuple):
     """A message, its state and its place.
 
     `moved_ms` is when the message fired or was aborted, or when it was stored if it is untimed; 0 while it is pending.
-    `offset` is its offset once it is in its queue, else -1. `due_ms` is 0 for an untimed message. `rescheduled_ms` is
+    `offset` is its offset once it is in its queue, else -1. They are also 0 and -1 if the place was not looked up, or
+    is too far behind many others (`PlaceSearch`). `due_ms` is 0 for an untimed message. `rescheduled_ms` is
     when it was last rescheduled, and `due_before_ms` its due time before that; both are 0 if it never was.
     """
 
@@ -104,14 +105,15 @@ class FoundPage(NamedTuple):
 def find_by_id(store: Store, message_id: bytes) -> list[Found]:
     """Return the messages with an id, the newest first, at most `MAX_WITH_ID`; fewer if they are large
     (`MAX_FOUND_BYTES`)."""
-    return _take(all_with_id(store, message_id), MAX_WITH_ID)
+    txn = store.settled_reader()
+    return _take(_find(store, txn, numbers_with_id(store, txn, message_id)), MAX_WITH_ID)
 
 
 def all_with_id(store: Store, message_id: bytes) -> Iterator[Found]:
-    """Return all messages with an id, the newest first, however many and large they are. Each is read when the iterator
-    reaches it; nothing may be changed meanwhile."""
+    """Return all messages with an id, the newest first, however many and large they are, without the places of those
+    that are in their queues. Each is read when the iterator reaches it; nothing may be changed meanwhile."""
     txn = store.settled_reader()
-    return _find(store, txn, numbers_with_id(store, txn, message_id))
+    return _find_states(store, txn, numbers_with_id(store, txn, message_id))
 
 
 def check_readable(store: Store, message_id: bytes) -> None:
@@ -154,6 +156,15 @@ def find_by_sequence(store: Store, sequence: int) -> Found | None:
     return next(_find(store, store.settled_reader(), [pack_u64(sequence)]), None)
 
 
+def find_record(store: Store, sequence: int) -> bytes | None:
+    """Return the record of the message with a sequence, as `find_by_sequence` finds it; its place is not looked up,
+    which can take some ms."""
+    if not 0 <= sequence < 1 << 64:
+        return None
+    noted = next(read_noted(store, store.settled_reader(), [pack_u64(sequence)]), None)
+    return noted.record if noted is not None else None
+
+
 def find_by_sequences(store: Store, sequences: Sequence[int]) -> list[Found]:
     """Return the messages with these sequences, in the same order. If they are large, the last are left out
     (`MAX_FOUND_BYTES`)."""
@@ -174,31 +185,34 @@ def find_by_key(
     :param wanted: when given, only messages that it accepts, among the newest `MAX_WITH_KEY_SCANNED`; fewer if those
         are large (`MAX_BYTES_SCANNED`).
     """
+    txn = store.settled_reader()
+    numbers = _numbers_with_key(store, txn, topics, key)
     if wanted is None:
-        return _take(all_with_key(store, topics, key, limit), limit)
-    scanned = _first_bytes(all_with_key(store, topics, key, MAX_WITH_KEY_SCANNED))
+        return _take(_find(store, txn, islice(numbers, limit)), limit)
+    scanned = _first_bytes(_find(store, txn, islice(numbers, MAX_WITH_KEY_SCANNED)))
     return _take(filter(wanted, scanned), limit)
 
 
 def all_with_key(store: Store, topics: Iterable[bytes], key: bytes, limit: int) -> Iterator[Found]:
-    """Return messages of these topics with a key, at most `limit`, the newest first, however large they are. Each is
-    read when the iterator reaches it; nothing may be changed meanwhile."""
+    """Return messages of these topics with a key, at most `limit`, the newest first, however large they are, without
+    the places of those that are in their queues. Each is read when the iterator reaches it; nothing may be changed
+    meanwhile."""
     txn = store.settled_reader()
-    return _find(store, txn, islice(_numbers_with_key(store, txn, topics, key), limit))
+    return _find_states(store, txn, islice(_numbers_with_key(store, txn, topics, key), limit))
 
 
 def scan_with_key(
     store: Store, topics: Iterable[bytes], key: bytes, *, cursor: bytes | None, limit: int
 ) -> FoundPage:
-    """Return a page of the messages of these topics with a key, in any state, the newest first. The page ends before
-    `limit` if the messages are large (`MAX_FOUND_BYTES`).
+    """Return a page of the messages of these topics with a key, in any state, the newest first, without the places of
+    those that are in their queues. The page ends before `limit` if the messages are large (`MAX_FOUND_BYTES`).
 
     :param cursor: where the previous page ended.
     """
     txn = store.settled_reader()
     before = () if cursor is None else (cursor,)
     numbers = list(islice(_numbers_with_key(store, txn, topics, key, *before), limit))
-    found = _take(_find(store, txn, numbers), limit)
+    found = _take(_find_states(store, txn, numbers), limit)
     if sum(len(one.record) for one in found) >= MAX_FOUND_BYTES:
         return FoundPage(found, pack_u64(found[-1].sequence))
     return FoundPage(found, numbers[-1] if len(numbers) == limit else None)
@@ -426,7 +440,12 @@ def _places(span: int, count: int) -> list[int]:
 
 
 def _find(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[Found]:
-    return (_describe(store, txn, noted) for noted in read_noted(store, txn, numbers))
+    search = PlaceSearch(txn, store.tables)
+    return (_describe(store, txn, noted, search) for noted in read_noted(store, txn, numbers))
+
+
+def _find_states(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[Found]:
+    return (_describe(store, txn, noted, None) for noted in read_noted(store, txn, numbers))
 
 
 def _first_bytes(found: Iterable[Found]) -> Iterator[Found]:
@@ -451,8 +470,8 @@ def _take(found: Iterable[Found], limit: int) -> list[Found]:
     return taken
 
 
-def _describe(store: Store, txn: Reader, noted: Noted) -> Found:
-    """Return a message with its state and place."""
+def _describe(store: Store, txn: Reader, noted: Noted, search: PlaceSearch | None) -> Found:
+    """Return a message with its state and, if it is searched for, its place."""
     sequence, record, terms, row = noted.sequence, noted.record, noted.terms, noted.row
     if row.aborted_ms:
         return make_found(sequence, record, State.ABORTED, row, row.aborted_ms)
@@ -461,10 +480,11 @@ def _describe(store: Store, txn: Reader, noted: Noted) -> Found:
         if store.inbox.holds(key) or has_timer(txn, store.tables, key):
             return make_found(sequence, record, State.PENDING, row)
     place = None
-    # The place of a message in a queue that cannot be read is left out.
-    with suppress(DamagedError):
-        queue = store.queue(terms.topic, terms.queue)
-        place = find_sequence(txn, store.tables, queue, sequence, row.due_ms or terms.stored_ms)
+    if search is not None:
+        # The place of a message in a queue that cannot be read is left out.
+        with suppress(DamagedError):
+            queue = store.queue(terms.topic, terms.queue)
+            place = search.find(queue, sequence, row.due_ms or terms.stored_ms)
     offset, moved_ms = place or (-1, 0)
     state = State.FIRED if row.due_ms else State.UNTIMED
     return make_found(sequence, record, state, row, moved_ms, offset)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
-from itertools import chain, islice
+from dataclasses import dataclass
+from itertools import chain, count, islice
 from typing import NamedTuple
 
 import lmdb
@@ -28,7 +29,13 @@ MAX_BYTES_JUDGED = 4 << 20
 because it takes longer for each, also gets a proportional share of the bytes."""
 
 MAX_ROWS_SEARCHED = 20_000
-"""Rows behind its due time among which a fired message is searched, some 5 ms."""
+"""Rows behind its due time among which a fired message is searched, some 6 ms."""
+
+MAX_ROWS_OF_SEARCH = 100_000
+"""Rows that one look-up of many messages examines for their places, some 30 ms."""
+
+ROWS_AT_ONCE = 50
+"""Rows that a search examines together."""
 
 
 class Queue:
@@ -291,24 +298,56 @@ def rows_from(
         yield QUEUE_VALUE.unpack(value)[:3]
 
 
-def find_sequence(
-    txn: Reader, tables: Tables, queue: Queue, sequence: int, not_before_ms: int
-) -> tuple[int, int] | None:
-    """Return offset and stored ms of a message known to have entered this queue at `not_before_ms` or later.
+class PlaceSearch:
+    """Finds the places of messages in their queues, for one look-up.
 
-    No row gives the offset of a fired message: it is in its queue just behind its due time. Where very many messages
-    were due at once, it can be too far behind to search for, and is not found.
+    No row gives the offset of a fired message: it is in its queue just behind its due time, or where firing went on
+    after a pause. Where very many messages entered a queue at once, it can be too far behind to search for, and is not
+    found. A row is examined once for all messages of the look-up that entered a queue together.
     """
-    offset = offset_at(txn, tables, queue, not_before_ms)
-    cursor = txn.cursor(db=tables.queues)
-    if not cursor.set_range(queue.prefix + pack_u64(offset)):
-        return None
-    count = max(0, min(queue.visible - offset, MAX_ROWS_SEARCHED))
-    number = pack_u64(sequence)
-    for value in islice(cursor.iternext(keys=False, values=True), count):
-        if value[:8] == number and is_queued_value(value):
-            # Where rows are missing, this is behind the counted offset, or in another queue.
-            key = cursor.key()
-            is_here = key[:-8] == queue.prefix
-            return (int.from_bytes(key[-8:]), int.from_bytes(value[-8:])) if is_here else None
-    return None
+
+    def __init__(self, txn: Reader, tables: Tables) -> None:
+        self._txn = txn
+        self._tables = tables
+        self._stretches: dict[bytes, _Stretch] = {}
+        self._rows_left = MAX_ROWS_OF_SEARCH
+
+    def find(self, queue: Queue, sequence: int, not_before_ms: int) -> tuple[int, int] | None:
+        """Return offset and stored ms of a message known to have entered this queue at `not_before_ms` or later."""
+        prefix, number = queue.prefix, pack_u64(sequence)
+        begin = offset_at(self._txn, self._tables, queue, not_before_ms)
+        stretch = self._stretches.get(prefix)
+        if stretch is None or not stretch.begin <= begin <= stretch.end:
+            stretch = self._stretches[prefix] = _Stretch(begin, begin, {})
+        if number not in stretch.offsets:
+            self._examine(stretch, prefix, min(queue.visible, begin + MAX_ROWS_SEARCHED), number)
+        offset = stretch.offsets.get(number)
+        row = row_at(self._txn, self._tables, queue, offset) if offset is not None else None
+        if offset is None or row is None or row[0] != sequence:
+            return None
+        return offset, row[1]
+
+    def _examine(self, stretch: _Stretch, prefix: bytes, end: int, number: bytes) -> None:
+        """Examine the rows of a queue from the end of a stretch on, until one has the packed sequence, before offset
+        `end`."""
+        cursor = self._txn.cursor(db=self._tables.queues)
+        cursor.set_range(prefix + pack_u64(stretch.end))
+        values = cursor.iternext(keys=False)
+        while number not in stretch.offsets:
+            some = min(ROWS_AT_ONCE, end - stretch.end, self._rows_left)
+            numbers = [value[:8] for value in islice(values, max(0, some))]
+            if not numbers:
+                return
+            self._rows_left -= len(numbers)
+            stretch.offsets.update(zip(numbers, count(stretch.end), strict=False))
+            # Where a row is missing, no place behind it is right: the row there is of another message.
+            stretch.end += len(numbers)
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Examined rows of a queue, from the offset `begin` on and before `end`: the offsets by packed sequence."""
+
+    begin: int
+    end: int
+    offsets: dict[bytes, int]

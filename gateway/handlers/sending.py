@@ -38,7 +38,7 @@ from gateway.wire.messages import (
 )
 from gateway.wire.properties import find, parse, remove
 from gateway.wire.recall import RecallHandle
-from storage import find_by_sequence
+from storage import find_record
 
 MIN_VERSION_WITH_MAX_RECONSUME = 121
 """MQVersion V3_4_9: from this version on, clients send the highest number of retries themselves."""
@@ -373,12 +373,12 @@ class Sending:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"the topic[{retry_name}] sending message is forbidden"
             )
-        found = find_by_sequence(self._broker.store, fields.offset)
-        if found is None:
+        record = find_record(self._broker.store, fields.offset)
+        if record is None:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {fields.offset}"
             )
-        message = decode_message(found.record)
+        message = decode_message(record)
         if message.reconsume_times >= _most_retries(call, group) or fields.delay_level < 0:
             topic = self._topics.ensure(DLQ_PREFIX + group.group_name)
             level = 0

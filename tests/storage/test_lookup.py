@@ -436,6 +436,39 @@ def test_a_place_is_found_however_long_the_queue_is(
     assert offsets == [*range(24), -1, -1]
 
 
+def test_a_look_up_of_many_examines_each_row_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All were due at once. Where a look-up has examined enough, the rest is found without a place."""
+    names = numbered(60)
+    for name in names:
+        hold(store, Sample(name, keys=(b"k",)), 6_000)
+    store.commit()
+    fire(store, 6_000)
+    monkeypatch.setattr(queues, "MAX_ROWS_OF_SEARCH", 60)
+    monkeypatch.setattr(queues, "ROWS_AT_ONCE", 7)
+    found = find_by_key(store, [TOPIC], b"k", 100)
+    assert [one.offset for one in found] == list(reversed(range(60)))
+    assert {one.moved_ms for one in found} == {6_000}
+    monkeypatch.setattr(queues, "MAX_ROWS_OF_SEARCH", 42)
+    found = find_by_key(store, [TOPIC], b"k", 100)
+    assert [one.offset for one in found] == [-1] * 18 + list(reversed(range(42)))
+    assert {one.state for one in found} == {State.FIRED}
+
+
+def test_where_a_row_is_missing_no_wrong_place_is_found(folder: Folder) -> None:
+    store = folder.open()
+    for name in numbered(9):
+        send(store, Sample(name), stored_ms=5)
+    store.commit()
+    key = queue_prefix(TOPIC, 0) + pack_u64(4)
+    row = store.settled_reader().get(key, db=store.tables.queues)
+    store = folder.damage("queues", key, None)
+    offsets = [find_by_id(store, name)[0].offset for name in numbered(9)]
+    assert offsets == [0, 1, 2, 3, -1, -1, -1, -1, -1]
+    folder.damage("queues", key, row)
+
+
 def test_nothing_is_found_that_is_not_committed(store: Store) -> None:
     sequence = hold(store, Sample(b"a", keys=(b"k",)), 5)
     assert states(store, b"a") == []

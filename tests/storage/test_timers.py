@@ -429,7 +429,7 @@ class TestCrowdedOut:
         hold_all(store, [b"1043"], 1_043, b"other")
         store.commit()
         assert fire_due(store, 1_500, 1_500, 1) == Fired(1, more=True)
-        fired = []
+        fired: list[int] = []
         while sum(fired) < 2:
             fired.append(fire_crowded_out(store, 1_500, 1_500, 9).messages)
             store.commit()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -43,41 +42,28 @@ class Reactor(Protocol):
 
 class TurnReactor(EPollReactor):
     """Twisted's reactor with bounded turns. Twisted handles all ready sockets in one turn; this reactor handles at most
-    `SOCKETS_AT_ONCE`, so that due calls and the turn's commit need not wait for the rest."""
+    `SOCKETS_AT_ONCE`, so that due calls and the turn's commit need not wait for the rest. The kernel reports the others
+    first in the next turn.
+
+    Nor does it note in each log line's context which socket it has just handled: no line shows that, and it takes 3 us
+    a socket.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._some = self._poller = _SomeAtOnce(self._poller)
+        self._most = SOCKETS_AT_ONCE
 
     def doIteration(self, timeout: float | None) -> None:
-        super().doIteration(timeout)  # type: ignore[no-untyped-call]
-        self._some.heard()
-
-
-class _SomeAtOnce:
-    """Reports only some of the ready sockets. The kernel reports the others first at the next poll."""
-
-    def __init__(self, epoll: select.epoll) -> None:
-        self._epoll = epoll
-        self._most = SOCKETS_AT_ONCE
-        self._told = 0
-        self._told_at = 0.0
-        self.register = epoll.register
-        self.modify = epoll.modify
-        self.unregister = epoll.unregister
-
-    def poll(self, timeout: float, most: int) -> list[tuple[int, int]]:
-        self._told = 0
-        ready = self._epoll.poll(timeout, min(most, self._most))
-        self._told = len(ready)
-        if self._told > FEW_SOCKETS:
-            self._told_at = time.thread_time()
-        return ready
-
-    def heard(self) -> None:
-        """Note that the sockets of the last `poll` have been handled, and adapt their number to the time it took."""
-        took = time.thread_time() - self._told_at if self._told > FEW_SOCKETS else 0.0
+        """Wait until sockets are ready, at most so many seconds, and handle some of them."""
+        ready = self._poller.poll(-1 if timeout is None else timeout, self._most)
+        is_timed = len(ready) > FEW_SOCKETS
+        begun = time.thread_time() if is_timed else 0.0
+        for number, event in ready:
+            # One that was handled before it may have closed it.
+            if (socket := self._selectables.get(number)) is not None:
+                self._doReadOrWrite(socket, number, event)  # type: ignore[no-untyped-call]
+        took = time.thread_time() - begun if is_timed else 0.0
         if took > HEARING_SECONDS:
-            self._most = max(FEW_SOCKETS, int(self._told * HEARING_SECONDS / took))
-        elif self._told == self._most:
+            self._most = max(FEW_SOCKETS, int(len(ready) * HEARING_SECONDS / took))
+        elif len(ready) == self._most:
             self._most = min(2 * self._most, SOCKETS_AT_ONCE)

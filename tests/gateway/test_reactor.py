@@ -58,7 +58,7 @@ def reactor() -> Iterator[Any]:
     reactor.removeAll()
     for waker in reactor._internalReaders:
         waker.connectionLost(None)
-    reactor._poller._epoll.close()
+    reactor._poller.close()
 
 
 @pytest.fixture

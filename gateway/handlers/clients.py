@@ -8,6 +8,7 @@ from gateway.filters import FilterError, filter_of, is_tag_type, unsupported
 from gateway.queue_locks import QueueLocks
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError, check_number
+from gateway.sql92 import MAX_LENGTH
 from gateway.topics import RETRY_PREFIX
 from gateway.wire.bodies import (
     LockRequest,
@@ -25,6 +26,10 @@ MAX_GROUPS = 10_000
 
 MAX_SUBSCRIPTIONS = 100_000
 """Subscriptions in one heartbeat, in all its groups, 0.5 us each."""
+
+MAX_CHARACTERS = 8 * MAX_LENGTH
+"""Characters of the tags and expressions of these subscriptions. Tools ask for the hash of each tag, which takes 0.3 us
+a character."""
 
 MAX_LOCKED = 30_000
 """Queues that one request locks or unlocks, 3 us each: as many as three topics can have."""
@@ -47,6 +52,12 @@ class ClientRequests:
         check_number("groups in one heartbeat", groups, MAX_GROUPS)
         subscriptions = sum(len(data.subscription_data_set) for data in consumers)
         check_number("subscriptions in one heartbeat", subscriptions, MAX_SUBSCRIPTIONS)
+        characters = sum(
+            len(one.sub_string) for data in consumers for one in data.subscription_data_set
+        )
+        check_number(
+            "characters of tags and expressions in one heartbeat", characters, MAX_CHARACTERS
+        )
         quiet: set[str] = set()
         for data in consumers:
             group = self._broker.groups.find(data.group_name)

@@ -344,14 +344,22 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
     return b"".join(parts)
 
 
-@functools.lru_cache(maxsize=4096)
 def java_hash(text: str) -> int:
     """Return Java's `String.hashCode`, over UTF-16 units; filters compare this hash of a message's tag."""
+    return _short_hash(text) if len(text) <= _SHORT else _hash(text)
+
+
+def _hash(text: str) -> int:
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for at in range(0, len(units), 2):
         value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value
+
+
+_SHORT: Final = 256
+"""Most characters of a text whose hash is cached: a client can send thousands of long ones."""
+_short_hash = functools.lru_cache(maxsize=4096)(_hash)
 
 
 def pack_host(host: str, port: int) -> bytes:

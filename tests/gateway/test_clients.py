@@ -69,6 +69,18 @@ class TestHeartbeat:
             "3 subscriptions in one heartbeat; 2 are possible",
         )
 
+    def test_with_too_many_tags(
+        self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(clients, "MAX_CHARACTERS", 6)
+        accepted = client.heartbeat("c1", subscriptions={"a": "*", "b": "A||B"})
+        assert accepted.code == ResponseCode.SUCCESS
+        refused = client.heartbeat("c2", subscriptions={"a": "*", "b": "A || B"})
+        assert (refused.code, refused.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            "7 characters of tags and expressions in one heartbeat; 6 are possible",
+        )
+
     def test_makes_the_group_and_its_retry_topic(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 import time
 import zlib
 from typing import Any
@@ -267,6 +268,13 @@ def test_batch_item_that_is_too_long() -> None:
 def test_java_hash(text: str, expected: int) -> None:
     # The first three values are computed by hand, the last two are from Java.
     assert java_hash(text) == expected
+
+
+def test_java_hash_keeps_no_long_text() -> None:
+    text = "A" * 100_000
+    before = sys.getrefcount(text)
+    java_hash(text)
+    assert sys.getrefcount(text) == before
 
 
 @given(TEXT, TEXT)

@@ -86,14 +86,15 @@ def test_refused_batches_leave_nothing_that_delays_the_move(
 ) -> None:
     size = 20
     store = folder.open(inbox_size=size)
-    hold_all(store, numbered(10), 1_000)
-    store.commit()
+    for message_id in numbered(30):
+        hold(store, Sample(message_id), 1_000)
+        store.commit()
     with commits_fail(store):
         for number in range(100):
             if is_refused == "fired":
                 fire_due(store, 1_000, 1_000, 10)
             else:
-                for message_id in numbered(10):
+                for message_id in numbered(30):
                     hold(store, Sample(message_id), 5_000 + number)
             with pytest.raises(StorageError):
                 store.commit()
@@ -101,7 +102,7 @@ def test_refused_batches_leave_nothing_that_delays_the_move(
         hold(store, Sample(b"more %d" % number), 500)
         store.commit()
         assert len(store.inbox) <= 2 * size
-    assert fire(store, 5_000) == 10 + 10 * size
+    assert fire(store, 5_000) == 30 + 10 * size
     folder.check()
 
 

@@ -252,7 +252,13 @@ class Worker(ProcessProtocol):
     def _run(self) -> None:
         if not self._is_wanted:
             return
-        if self._has_listened and not (self._folder / DATA_FILE).exists():
+        try:
+            has_data = not self._has_listened or (self._folder / DATA_FILE).exists()
+        except OSError as failure:
+            reason = failure.strerror or str(failure)
+            self._run_again("cannot be started", f"{self._folder} cannot be read: {reason}")
+            return
+        if not has_data:
             # The process would begin with an empty folder, and nobody would notice that the data is gone.
             self._run_again(
                 "has no data",

@@ -455,6 +455,27 @@ def test_a_worker_whose_data_are_away_is_not_started_on_an_empty_folder(
     assert flags_of(reactor.started[-1])["--data"] == str(other.folder)
 
 
+def test_a_worker_whose_folder_cannot_be_read_is_tried_for_again(
+    reactor: Any, leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> bool:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    first, other = reactor.started
+    first.listen(9886)
+    other.listen(9896)
+    other.end(9)
+    with monkeypatch.context() as patch, capturedLogs() as events:
+        patch.setattr(Path, "exists", fail)
+        reactor.advance(FIRST_PAUSE)
+    assert [event["reason"] for event in events] == [
+        f"{other.folder} cannot be read: Input/output error"
+    ]
+    assert len(reactor.started) == 2
+    reactor.advance(2 * FIRST_PAUSE)
+    assert flags_of(reactor.started[-1])["--data"] == str(other.folder)
+
+
 def test_a_worker_that_is_not_ready_is_named(reactor: Any, http: Leader) -> None:
     assert http.http is not None
     one, other = reactor.started

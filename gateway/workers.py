@@ -139,13 +139,15 @@ class Worker(ProcessProtocol):
         self._listens = False
         self._has_listened = False
         self._times_silent = 0
+        self._waiting_for_first: list[Deferred[None]] = []
         self._waiting_for_start: list[Deferred[None]] = []
         self._waiting_for_end: list[Deferred[None]] = []
 
     def start(self) -> Deferred[None]:
-        """Start the process. Fires when it listens, or when a process that had to follow it does."""
+        """Start the process. Fires when it listens, or once it could not start. Then it is tried again."""
+        first = self._when(self._waiting_for_first)
         self._run()
-        return self._when(self._waiting_for_start)
+        return first
 
     def restart(self) -> Deferred[None]:
         """Replace the process with a new one. Fires when the new one listens."""
@@ -220,6 +222,7 @@ class Worker(ProcessProtocol):
             where = parse_host_port(http[1].decode())
             self._set("--http", where)
             self._http.joined(self._broker, where, advertised)
+        _fire(self._waiting_for_first)
         _fire(self._waiting_for_start)
 
     def _set(self, flag: str, address: HostPort) -> None:
@@ -246,6 +249,7 @@ class Worker(ProcessProtocol):
                 pause=self._pause,
                 reason=reason,
             )
+            _fire(self._waiting_for_first)
         self._reactor.callLater(self._pause, self._run)
         self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
 
@@ -363,7 +367,8 @@ class Leader:
                 self._expect(number, name)
 
     def start(self) -> Deferred[Any]:
-        """Listen at the shared address, and start the workers. Fires when all of them listen.
+        """Listen at the shared address, and start the workers. Fires when each of them listens or could not start:
+        those that listen serve, and the others are tried again.
 
         :raises StartError: when the address is taken.
         """
@@ -456,8 +461,8 @@ class Leader:
         self._is_started = True
 
     def _gave_up(self) -> bool:
-        """Stop the leader if not all workers have started yet, as the settings do not let them; return whether it
-        stops. A worker that ends so later leaves the others alone."""
+        """Stop the leader during the first start of its workers, as the settings do not let them start; return whether
+        it stops. A worker that ends so later leaves the others alone."""
         if not self._is_started:
             self.trouble = SettingsError(
                 "a worker cannot start with these settings: its lines above say why"

@@ -349,6 +349,28 @@ def test_a_worker_that_cannot_start_again_leaves_the_others_alone(
     assert len(reactor.started) == 3
 
 
+def test_a_worker_that_cannot_start_does_not_keep_the_others_from_serving(
+    reactor: Any, tmp_path: Path
+) -> None:
+    """systemd is told then: otherwise it would end all of them once its own time for a start is over."""
+    logs: Any = SimpleNamespace(configure=lambda _: None)
+    leader = Leader(Config(data=tmp_path, workers=2), reactor, {}, logs)
+    serving: list[object] = []
+    leader.start().addCallback(serving.append)
+    one, other = reactor.started
+    other.end(1)
+    assert serving == []
+    one.listen(9886)
+    assert len(serving) == 1
+    # What is wrong with one of them later is no reason to end the others.
+    reactor.advance(FIRST_PAUSE)
+    reactor.started[-1].end(WRONG_SETTINGS)
+    assert (leader.trouble, reactor.hasStopped, one.signals) == (None, False, [])
+    reactor.advance(2 * FIRST_PAUSE)
+    reactor.started[-1].listen(9896)
+    assert len(serving) == 1
+
+
 def test_a_process_that_cannot_be_had_is_tried_for_again(reactor: Any, leader: Leader) -> None:
     one, _ = reactor.started
     one.listen(9886)

@@ -36,8 +36,9 @@ def test_the_unit_starts_the_gateway_with_flags_that_it_has() -> None:
 
 
 def test_systemd_does_not_give_up() -> None:
-    """By default it gives up after five starts in 10 s."""
+    """By default it gives up after five starts in 10 s, and ends a start after 90 s."""
     assert unit()["Service"]["Restart"] == "on-failure"
+    assert unit()["Service"]["TimeoutStartSec"] == "infinity"
     assert unit()["Unit"]["StartLimitIntervalSec"] == "0"
 
 

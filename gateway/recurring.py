@@ -6,7 +6,9 @@ batch: an answer may leave once the batch is committed. What cannot be done rais
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import NamedTuple
 
 from twisted.logger import Logger
 
@@ -16,7 +18,7 @@ from gateway.clock import Clock
 from gateway.config import Config
 from gateway.firing import Recurred
 from gateway.intake import Intake, NewMessage
-from gateway.recurrence import Misfire, RuleError, make_rule
+from gateway.recurrence import Misfire, Rule, RuleError, make_rule
 from gateway.recurring_definitions import (
     ADDED_LATER,
     Definition,
@@ -37,7 +39,6 @@ from gateway.wire.recurring_bodies import (
     RecurringChange,
     RecurringList,
     RecurringMessage,
-    RecurringTimes,
 )
 from storage import (
     DamagedError,
@@ -69,6 +70,14 @@ MAX_STEP_BYTES = 8 << 20
 
 ROOM_SECONDS = 1
 """Seconds that nothing fires while the disk is full, until it is checked again."""
+
+
+class Upcoming(NamedTuple):
+    """When a rule fires next, epoch ms, and its time zone. Each time is found when it is taken, which needs up to 4 ms
+    where there is one in decades, as for a fifth Sunday in February. It may raise RequestError."""
+
+    times: Iterator[int]
+    zone: str
 
 
 class RecurringMessages:
@@ -255,15 +264,14 @@ class RecurringMessages:
         """Return a recurring message, with its body and properties."""
         return describe(*self._found(topic, name), full=True)
 
-    def next_times(self, topic: str, name: str, count: int) -> RecurringTimes:
+    def next_times(self, topic: str, name: str, count: int) -> Upcoming:
         """Return when a recurring message fires next, at most `count` times; for a paused one, when it would."""
         one, definition = self._found(topic, name)
         if definition.rule.count is not None:
             count = min(count, definition.rule.count - one.fired)
-        with refusing():
-            following = definition.rule.times_after(one.next_ms, definition.set_ms)
-            times = [one.next_ms, *islice(following, max(0, min(count, MAX_TIMES) - 1))]
-            return RecurringTimes(times, definition.rule.zone)
+        following = _times_after(definition.rule, one.next_ms, definition.set_ms)
+        following = islice(following, max(0, min(count, MAX_TIMES) - 1))
+        return Upcoming(chain([one.next_ms], following), definition.rule.zone)
 
     def preview(
         self,
@@ -274,7 +282,7 @@ class RecurringMessages:
         zone: str | None,
         start: str | None,
         end: str | None,
-    ) -> RecurringTimes:
+    ) -> Upcoming:
         """Return when a rule would fire if it were set now, at most `count` times. The other parameters are those of
         `make_rule`."""
         now_ms = self._clock.now_ms()
@@ -282,8 +290,8 @@ class RecurringMessages:
             rule = make_rule(now_ms, cron=cron, every=every, zone=zone, start=start, end=end)
             rule.check(now_ms, self._min_period_ms)
             first_ms = rule.first(now_ms) or now_ms
-            times = islice(rule.times_after(first_ms - 1, now_ms), max(1, min(count, MAX_TIMES)))
-            return RecurringTimes(list(times), rule.zone)
+        times = _times_after(rule, first_ms - 1, now_ms)
+        return Upcoming(islice(times, max(1, min(count, MAX_TIMES))), rule.zone)
 
     def count(self) -> int:
         """Return how many recurring messages there are, paused ones included."""
@@ -381,6 +389,11 @@ class RecurringMessages:
     def _wake_for(self, one: Recurring) -> None:
         if not one.paused and (self.next_due_ms is None or one.next_ms < self.next_due_ms):
             self.next_due_ms = one.next_ms
+
+
+def _times_after(rule: Rule, after_ms: int, set_ms: int) -> Iterator[int]:
+    with refusing():
+        yield from rule.times_after(after_ms, set_ms)
 
 
 def _called(one: Recurring) -> str:

@@ -384,7 +384,7 @@ class Gateway:
             assignments=Assignments(broker, siblings),
             offsets=Offsets(broker),
             timers=Timers(broker, pending, rescheduling, bulk, pauses),
-            recurring=RecurringRequests(broker),
+            recurring=RecurringRequests(broker, reactor),
             manual_time=ManualTime(broker, reactor),
             transactions=transactions,
             replies=Replies(broker, sending),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from twisted.logger import Logger
-
 from gateway.broker import Broker
+from gateway.handlers.steps import Steps
 from gateway.pop_orders import Place
 from gateway.reactor import Reactor
-from gateway.router import Call, RequestError, answer_failure
+from gateway.router import Call, RequestError
 from gateway.topics import Topic, is_group_name
 from gateway.wire.admin_bodies import DataVersion
 from gateway.wire.codes import ResponseCode
@@ -45,13 +44,11 @@ NO_OFFSET = -1
 class GroupProgress:
     """Shows and changes the progress of groups."""
 
-    log = Logger()
-
     def __init__(self, broker: Broker, reactor: Reactor) -> None:
         self._broker = broker
         self._store = broker.store
         self._topics = broker.topics
-        self._reactor = reactor
+        self._steps = Steps(reactor)
 
     def of_group(self, call: Call) -> None:
         """Answer with a group's progress in all its topics, or in those that the request names (208). Topics of a list
@@ -72,28 +69,13 @@ class GroupProgress:
     def of_all_groups(self, call: Call) -> None:
         """Answer with every group's progress in every topic, or in ordered topics only (317). There can be thousands of
         groups, so other work has its turn in between."""
-        self._take(self._all_groups(call), call)
-
-    def _take(self, steps: Iterator[None], call: Call) -> None:
-        """Do the work for an answer, one step in each turn of the reactor."""
-
-        def go_on() -> None:
-            try:
-                for _ in steps:
-                    self._reactor.callLater(0, go_on)
-                    break
-            except Exception as error:  # noqa: BLE001 - the router has handled the request
-                answer_failure(call, error, self.log)
-
-        go_on()
+        self._steps.begin(self._all_groups(call), call)
 
     def _all_groups(self, call: Call) -> Iterator[None]:
         fields: GetBrokerConsumeStats = call.fields
         encoded: list[bytes] = []
         size = behind = in_flight = 0
         for group in [settings.group_name for settings in self._broker.groups]:
-            if not call.peer.open:
-                return
             topics = [
                 (self._progress(group, topic), self._rate(group, topic))
                 for topic in self._consumed(group, self._broker.topics_consumed_by(group))
@@ -138,7 +120,7 @@ class GroupProgress:
 
     def all_offsets(self, call: Call) -> None:
         """Answer with the progress of all groups (43), also in several turns."""
-        self._take(self._all_offsets(call), call)
+        self._steps.begin(self._all_offsets(call), call)
 
     def _all_offsets(self, call: Call) -> Iterator[None]:
         topics: dict[str, list[str]] = {}
@@ -153,8 +135,6 @@ class GroupProgress:
             queues[number] = offset
             if count % OFFSETS_AT_ONCE == 0:
                 yield
-                if not call.peer.open:
-                    return
         version = DataVersion(0, self._broker.stats.started_ms)
         call.answer(body=encode_all_offsets(version, topics, offsets))
 

@@ -5,20 +5,29 @@ Sends with properties set them: `Sending`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from gateway.broker import Broker
+from gateway.handlers.steps import Steps
+from gateway.reactor import Reactor
+from gateway.recurring import Upcoming
 from gateway.router import Call
 from gateway.wire.cursors import own_cursor
 from gateway.wire.headers import ChangeRecurring, ListRecurring, NextRecurring
-from gateway.wire.recurring_bodies import RecurringList
+from gateway.wire.recurring_bodies import RecurringList, RecurringTimes
+
+TIMES_AT_ONCE = 5
+"""Next times found in one turn of the reactor, some 10 ms of work if there is one in decades."""
 
 
 class RecurringRequests:
     """Answers requests about recurring messages."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, reactor: Reactor) -> None:
         self._broker = broker
+        self._steps = Steps(reactor)
         self._recurring = broker.recurring
 
     def list(self, call: Call) -> None:
@@ -55,4 +64,12 @@ class RecurringRequests:
                 start=fields.start,
                 end=fields.end,
             )
-        call.answer(body=msgspec.json.encode(found))
+        self._steps.begin(self._all_times(found, call), call)
+
+    def _all_times(self, found: Upcoming, call: Call) -> Iterator[None]:
+        times: list[int] = []
+        for time_ms in found.times:
+            times.append(time_ms)
+            if len(times) % TIMES_AT_ONCE == 0:
+                yield
+        call.answer(body=msgspec.json.encode(RecurringTimes(times, found.zone)))

@@ -122,12 +122,12 @@ class RecurringEndpoints:
         asker.check_topic(READ, query.topic)
         return RecurringPage(
             recurring=self._recurring.get(query.topic, query.name),
-            times=self._recurring.next_times(query.topic, query.name, SHOWN_TIMES).times,
+            times=list(self._recurring.next_times(query.topic, query.name, SHOWN_TIMES).times),
         )
 
     def preview_recurring(self, asker: Asker, query: RuleQuery) -> RecurringTimes:
         """Return the times at which a rule would fire if it were set now. Nothing is changed."""
-        return self._recurring.preview(
+        found = self._recurring.preview(
             SHOWN_TIMES,
             cron=query.cron,
             every=query.every,
@@ -135,6 +135,7 @@ class RecurringEndpoints:
             start=_text(query.start),
             end=_text(query.end),
         )
+        return RecurringTimes(list(found.times), found.zone)
 
     async def put_recurring(
         self, asker: Asker, query: RecurringPlace, body: RecurringBody

@@ -14,6 +14,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from gateway import recurrence
 from gateway.firing import MAX_RECURRED, Recurred
+from gateway.handlers import steps
 from gateway.metrics import Metrics
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
@@ -434,6 +435,33 @@ def test_next_times(gateway: MemoryGateway, client: MemoryClient) -> None:
         answer = client.ask(RequestCode.NEXT_RECURRING, fields)
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert says in (answer.remark or "")
+
+
+def test_others_have_their_turn_while_times_are_found(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time of a rule that fires once in decades takes milliseconds."""
+    question = client.send(RequestCode.NEXT_RECURRING, {"cron": "7 0 * 2 SUN#5", "times": "12"})
+    other = gateway.connect()
+    other.send(RequestCode.LIST_RECURRING, {})
+    gateway.reactor.turn()
+    assert (client.transport.value() == b"", other.transport.value() != b"") == (True, True)
+    answer = client.answer(question)
+    assert answer is not None
+    times = json.loads(answer.body)["times"]
+    assert len(times) == 12
+    assert times == sorted(set(times))
+    # A client that does not wait for answers does not pile up work without end.
+    monkeypatch.setattr(steps, "MOST", 2)
+    sent = [
+        client.send(RequestCode.NEXT_RECURRING, {"every": "1m", "times": "9"}) for _ in range(3)
+    ]
+    answers = [client.answer(opaque) for opaque in sent]
+    codes = [answer.code for answer in answers if answer is not None]
+    assert codes == [ResponseCode.SUCCESS] * 2 + [ResponseCode.SYSTEM_BUSY]
+    client.send(RequestCode.NEXT_RECURRING, {"every": "1m", "times": "9"})
+    client.disconnect()
+    gateway.settle()
 
 
 # -- refused

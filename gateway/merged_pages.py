@@ -5,6 +5,7 @@ The cursor of such a page has a part for each worker (`gateway.wire.cursors`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, takewhile
 from struct import Struct
@@ -33,19 +34,25 @@ class _Listed(NamedTuple, Generic[_Item]):
     broker: str
     items: list[tuple[bytes, _Item]]
     cursor: str | None
-    behind: bytes = b""
-    """What is added to a place in a cursor that means to go on behind that place."""
 
 
 def _one_page(
-    pages: Sequence[_Listed[_Item]], limit: int, given: str, *, backwards: bool = False
+    pages: Sequence[_Listed[_Item]],
+    limit: int,
+    given: str,
+    *,
+    behind: bytes = b"",
+    backwards: bool = False,
 ) -> tuple[list[_Item], str | None]:
     """Merge the workers' pages into one, in the order of places. Return its items and its cursor.
 
     A worker has listed everything up to its cursor. Behind the first of these cursors items may be missing, so the
-    page ends there, or at its limit, or when it is full. Items that a worker listed beyond that are requested again.
+    page ends there, or at its limit, or when it is full. The workers go on from that place, all with the same cursor:
+    one of its own for each of 64 workers would be more than fits into a URL. So items that a worker listed beyond that
+    are requested again.
 
     :param given: the request's cursor.
+    :param behind: what is added to a place in a cursor that means to go on behind that place.
     :param backwards: whether the last place comes first.
     """
     ends = [bytes.fromhex(page.cursor) for page in pages if page.cursor is not None]
@@ -58,14 +65,25 @@ def _one_page(
     ]
     known.sort(key=lambda entry: entry[0], reverse=backwards)
     told = known[: max(1, min(limit, _fitting(item for _, _, item in known)))]
+    left = known[len(told) :]
+    last = told[-1][0] if told else b""
+    # A worker's cursor may have a pending message's id, by which another's message in this place could come again.
+    is_in_last = bool(told and behind and end is not None and end.startswith(last))
+    go_on = end if end is not None and not left and not is_in_last else last + behind
+    # Workers whose next item is in the very place of the last one, as two may have messages of the same number.
+    late = {number for place, number, _ in left if place == last}
+    earlier = next((place for place, _, _ in reversed(told) if place != last), None)
+    numbers = Counter(number for _, number, _ in told)
     cursors: dict[str, str] = {}
     for number, page in enumerate(pages):
-        own = [place for place, owner, _ in told if owner == number]
-        if len(own) < len(page.items):
-            before = own_cursor(given, page.broker) or ""
-            cursors[page.broker] = (own[-1] + page.behind).hex() if own else before
-        elif page.cursor is not None:
-            cursors[page.broker] = page.cursor
+        if numbers[number] == len(page.items) and page.cursor is None:
+            continue
+        if number not in late:
+            cursors[page.broker] = go_on.hex()
+        elif earlier is not None:
+            cursors[page.broker] = (earlier + behind).hex()
+        else:
+            cursors[page.broker] = own_cursor(given, page.broker) or ""
     return [item for _, _, item in told], join_cursors(cursors) or None
 
 
@@ -89,11 +107,11 @@ def held_page(
     # In a worker's own cursor a pending message's id follows its place; no id begins with this byte.
     behind = b"\xff" if place is _place_of_pending else b""
     listed = [
-        _Listed(broker, [(place(one), one) for one in page.messages], page.cursor, behind)
+        _Listed(broker, [(place(one), one) for one in page.messages], page.cursor)
         for broker, page in pages
     ]
     backwards = place in (_place_of_fired, _place_of_aborted)
-    messages, cursor = _one_page(listed, limit, given, backwards=backwards)
+    messages, cursor = _one_page(listed, limit, given, behind=behind, backwards=backwards)
     return HeldPage(messages, cursor, add_up(topic for _, page in pages for topic in page.paused))
 
 

@@ -52,7 +52,7 @@ def scan_fired(
     :param begin_ms: the first time wanted at which they entered their queue.
     :param end_ms: the time just after the last one wanted.
     :param tag_hash: only messages whose tag has this hash.
-    :param cursor: where the previous page ended.
+    :param cursor: where the previous page ended, which may be a place in the queues of another worker.
     """
     before = _PLACE.unpack(cursor.ljust(_PLACE.size, b"\0")[: _PLACE.size]) if cursor else None
     txn = store.settled_reader()
@@ -133,10 +133,13 @@ def _backwards(
     offset = offset_at(txn, store.tables, queue, min(end_ms, _LAST))
     if before is not None:
         ms, number, last_offset = before
+        first = offset_at(txn, store.tables, queue, ms)
+        behind = offset_at(txn, store.tables, queue, ms + 1)
         if queue.number == number:
-            bound = last_offset
+            # The place may be in another worker's queue, where other messages have these offsets.
+            bound = min(max(first, last_offset), behind)
         else:
-            bound = offset_at(txn, store.tables, queue, ms + (queue.number < number))
+            bound = behind if queue.number < number else first
         offset = min(offset, bound)
     rows = txn.cursor(db=store.tables.queues)
     alive = rows.prev() if rows.set_range(queue.prefix + pack_u64(offset)) else rows.last()

@@ -33,7 +33,8 @@ Contains = Annotated[
     str, Meta(description="Only those that have this text in their name.", max_length=255)
 ]
 Limit = Annotated[int, Meta(description="Most items in the answer.", ge=1, le=1000)]
-Cursor = Annotated[str, Meta(description="`cursor` of the answer before.", max_length=1024)]
+# The longest one, of 64 workers, has three places of up to 1,022 digits (`gateway.wire.cursors`).
+Cursor = Annotated[str, Meta(description="`cursor` of the answer before.", max_length=4096)]
 SearchedState = Annotated[
     Literal["pending", "fired", "aborted", "any"],
     Meta(description="State; `any` needs an id or a key, and `fired` these or a topic."),

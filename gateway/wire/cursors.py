@@ -1,25 +1,40 @@
-"""Cursors into a list that is spread over several brokers: the place to go on from at each of them.
+"""Cursors into a list that is spread over several workers: the place to go on from at each of them.
 
-A cursor is text such as `broker-a-0:0000018F,broker-a-1:`. It names each broker with the broker's own cursor, which is
-empty before the broker's first page. A broker whose part is complete is not named.
+A cursor is text such as `0.2:0000018F,1:`. It has each worker's own cursor, which is empty before the worker's first
+page, behind the number in which the worker's broker name ends; workers with the same cursor share it. A worker whose
+part is complete is not named.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Final
+
+_MERGED: Final = re.compile(r"[0-9.]+:[0-9A-Fa-f]*(,[0-9.]+:[0-9A-Fa-f]*)*")
 
 
 def join_cursors(parts: Mapping[str, str]) -> str:
-    """Join the cursors of several brokers, given by broker name, into one."""
-    return ",".join(f"{broker}:{cursor}" for broker, cursor in parts.items())
+    """Join the cursors of several workers, given by broker name, into one."""
+    numbers: dict[str, list[str]] = {}
+    for broker, cursor in parts.items():
+        numbers.setdefault(cursor, []).append(_number(broker))
+    return ",".join(f"{'.'.join(those)}:{cursor}" for cursor, those in numbers.items())
 
 
 def own_cursor(text: str, broker: str) -> str | None:
-    """Return a broker's own part of a cursor, or None when the broker's part of the list is complete.
+    """Return a worker's own part of a cursor, or None when the worker's part of the list is complete.
 
-    A cursor without names is for any broker that reads it.
+    A cursor without numbers is for any broker that reads it, and so is text that is no cursor at all.
     """
-    if ":" not in text:
+    if not _MERGED.fullmatch(text):
         return text
-    parts = dict(part.partition(":")[::2] for part in text.split(","))
-    return parts.get(broker)
+    for part in text.split(","):
+        numbers, _, cursor = part.partition(":")
+        if _number(broker) in numbers.split("."):
+            return cursor
+    return None
+
+
+def _number(broker: str) -> str:
+    return broker.rpartition("-")[2]

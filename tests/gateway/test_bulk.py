@@ -184,7 +184,7 @@ def test_a_gateway_that_the_cursor_does_not_name_has_changed_all_of_its_own(
     filled: MemoryClient,
 ) -> None:
     """An example is one of several workers that finishes before the others."""
-    assert change(filled, "abort", cursor="another:,one-more:00") == (0, None)
+    assert change(filled, "abort", cursor="7:,8.9:00") == (0, None)
     assert len(dues(filled)) == 14
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway import bulk
+from gateway.merged_pages import recurring_page
 from gateway.merging import MERGES, ONE_WORKER, Whole
+from gateway.web.fields import Cursor
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
 from gateway.wire.cursors import join_cursors, own_cursor
 from gateway.wire.frames import FrameBuffer
+from gateway.wire.recurring_bodies import RecurringList, RecurringMessage
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
@@ -404,22 +408,66 @@ class TestWhoAnswers:
 
 
 def test_cursors_of_several_brokers() -> None:
-    text = join_cursors({"a": "00ff", "b": ""})
-    assert (own_cursor(text, "a"), own_cursor(text, "b"), own_cursor(text, "c")) == (
-        "00ff",
-        "",
-        None,
+    text = join_cursors({"a-0": "00ff", "a-1": "", "a-12": "00ff"})
+    assert text == "0.12:00ff,1:"
+    found = [own_cursor(text, broker) for broker in ("a-0", "a-1", "a-2", "a-12")]
+    assert found == ["00ff", "", None, "00ff"]
+    assert own_cursor("00ff", "a-0") == "00ff"
+    assert own_cursor("", "a-0") == ""
+
+
+def recurring(topic: str, name: str) -> RecurringMessage:
+    """Return a recurring message as it is listed."""
+    return RecurringMessage(
+        topic=topic,
+        name=name,
+        state="active",
+        next_ms=0,
+        fired=0,
+        every="1m",
+        zone="UTC",
+        misfire="FIRE_ONCE_NOW",
+        set_ms=0,
+        queue_id=-1,
+        tags="",
+        keys="",
+        body_size=0,
     )
-    assert own_cursor("00ff", "a") == "00ff"
-    assert own_cursor("", "a") == ""
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100])
+def test_the_cursor_of_many_workers_fits_into_a_url(limit: int) -> None:
+    """Some have a recurring message of the same name, and all names are as long as they can be."""
+    topic = "t" * 255
+    own = {
+        f"broker-a-{number}": sorted(f"{name:0127}" for name in {*range(number, 200, 64), 150, 151})
+        for number in range(64)
+    }
+    found: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        pages = []
+        for broker, names in own.items():
+            part = own_cursor(cursor, broker)
+            if part is not None:
+                behind = bytes.fromhex(part).decode().partition("\0")[2]
+                rest = [name for name in names if name > behind]
+                last = f"{topic}\0{rest[limit - 1]}".encode().hex() if len(rest) > limit else None
+                page = RecurringList([recurring(topic, name) for name in rest[:limit]], last)
+                pages.append((broker, page))
+        whole = recurring_page(pages, limit=limit, given=cursor)
+        assert len(whole.recurring) <= limit
+        found += [one.name for one in whole.recurring]
+        cursor = whole.cursor
+        msgspec.convert(cursor, Cursor | None)
+    assert found == sorted(name for names in own.values() for name in names)
 
 
 def test_a_cursor_that_is_none_is_refused(filled: Shared) -> None:
-    asked = {"topic": "orders", "cursor": "broker-a-0:zz,broker-a-1:"}
-    assert (
-        filled.try_ask(RequestCode.LOOK_UP_TIMERS, **asked).code == ResponseCode.INVALID_PARAMETER
-    )
-    of_one = filled.look_up(cursor="broker-a-0:,:x:y,,")
+    for cursor in ("0:zz,1:", "broker-a-0:00ff,broker-a-1:", "0:,:00:11,,"):
+        answer = filled.try_ask(RequestCode.LOOK_UP_TIMERS, topic="orders", cursor=cursor)
+        assert answer.code == ResponseCode.INVALID_PARAMETER, cursor
+    of_one = filled.look_up(cursor="0:")
     assert of_one == [one["msgId"] for one in filled.clients[0].look_up()]
 
 

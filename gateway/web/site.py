@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from http import HTTPStatus
+from io import BytesIO
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -207,13 +208,14 @@ def _header(request: Any, name: str) -> str | None:
 
 
 class BoundedRequest(Request):
-    """A request that keeps at most `MAX_BODY` bytes of its body."""
+    """A request that keeps at most `MAX_BODY` bytes of its body, in memory: Twisted would want a temporary file for
+    larger ones, which a container without a writable folder does not have."""
 
     is_too_large = False
 
     def gotLength(self, length: int | None) -> None:
         self.is_too_large = length is not None and length > MAX_BODY
-        super().gotLength(0 if self.is_too_large else length)  # type: ignore[no-untyped-call]
+        self.content = BytesIO()
 
     def handleContentChunk(self, data: bytes) -> None:
         assert self.content is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,6 +161,17 @@ def test_what_is_too_large_is_not_read(http: HttpClient) -> None:
     headers = {"Transfer-Encoding": "chunked"}
     answer = _chunked(http, headers, chunk + chunk + b"0\r\n\r\n")
     assert answer == 413
+
+
+def test_a_long_body_needs_no_temporary_file(
+    http: HttpClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway's container has no folder for these."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    body = json.dumps({"topic": "orders", "body": "x" * 150_000}).encode()
+    assert http.ask("POST", f"{API}/messages", data=body).status == 200
+    chunk = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    assert _chunked(http, {"Transfer-Encoding": "chunked"}, chunk) == 200
 
 
 def test_head_is_get_without_its_body(http: HttpClient) -> None:

@@ -15,6 +15,7 @@ from itertools import count
 import msgspec
 
 from gateway.clock import Clock
+from gateway.merging import unanswered
 from gateway.moments import write_moment
 from gateway.web.bulk import (
     MAX_JOBS,
@@ -155,19 +156,27 @@ class SharedBulk:
         """Return the current state of a job, or None if the asker may not see it.
 
         A restarted worker does not know its part any more. What that part has changed stays changed, and the rest is
-        not made, unless the worker had reported its end. If a worker does not answer now, its last report counts.
+        not made, unless the worker had reported its end. If a worker does not answer now, its last report counts,
+        but only beside the answer of another one: it is the workers that check who asks.
+
+        :raises ApiError: when a worker refuses; when none shows its part, and some do not answer.
         """
         replies = await self._ask(asker, method, parts)
         told: dict[str, Job] = {}
+        silent: list[str] = []
         for name, reply in replies.items():
-            if reply is not None and reply.status == HTTPStatus.OK:
+            if reply is None:
+                silent.append(name)
+            elif reply.status == HTTPStatus.OK:
                 told[name] = parts[name] = msgspec.json.decode(reply.body, type=Job)
-            elif reply is None:
-                told[name] = parts[name]
             elif reply.status != HTTPStatus.NOT_FOUND:
                 raise refusal(reply)
+        if not told and silent:
+            detail = unanswered(silent, len(replies))
+            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, detail)
         if not told:
             return None
+        told |= {name: parts[name] for name in silent}
         for name, part in parts.items():
             if name not in told and part.state == "running":
                 changed = f"{part.done:,} messages or more"

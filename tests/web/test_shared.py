@@ -359,6 +359,25 @@ class TestManyAtOnce:
         shared.out, shared.gone = {1}, {"broker-a-1"}
         assert shared.post("/bulk", {"token": preview["token"]}) == job
 
+    def test_what_it_selects_is_not_told_unless_a_worker_lets_the_asker_see_it(
+        self, shared: Shared
+    ) -> None:
+        """Who asks is known to the workers only."""
+        shared.hold(0, "m0", KEYS="secret")
+        asked = {"action": "abort", "selection": {"key": "secret"}}
+        job = self.run(shared, shared.post("/bulk/preview", asked)["token"])
+        shared.out = {0, 1}
+        for method, path in (("GET", "/bulk"), ("GET", f"/bulk/{job['id']}")):
+            refused = shared.refusal(method, path)
+            assert refused["status"] == 503
+            assert refused["detail"].startswith("2 of 2 workers do not answer")
+        # One that was restarted does not know whose job it was.
+        shared.workers[1].restart()
+        shared.out = {0}
+        assert shared.refusal("GET", "/bulk")["status"] == 503
+        shared.out = {1}
+        assert shared.get("/bulk")["jobs"] == [job]
+
     def test_one_that_is_silent_may_make_its_part_yet(self, shared: Shared) -> None:
         preview = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
         shared.out = {1}

@@ -117,7 +117,11 @@ class RemotingConnection(Protocol):
         if opening.is_tls and factory.tls is not None:
             self._start_tls(factory.tls)
         elif opening.is_tls:
-            self.log.info("closed {peer}: it uses TLS, and tls = disabled", peer=self.address)
+            self.log.info(
+                "closed {peer}: it uses TLS, and {reason}",
+                peer=self.address,
+                reason=factory.why_no_tls,
+            )
             self.close()
             return
         elif factory.tls_only:
@@ -320,6 +324,11 @@ class RemotingFactory(ServerFactory):
         self.on_disconnect = on_disconnect
         self.tls = tls
         self.tls_only = tls is not None and config.tls == "enforcing"
+        self.why_no_tls = (
+            "tls = disabled"
+            if config.tls == "disabled"
+            else "the address that workers share does not offer it: each worker's own address does"
+        )
         self.unwritten = Unwritten(reactor)
         self.tap: Tap | None = None
         """Records the frames of all connections; None when no recorder is attached."""

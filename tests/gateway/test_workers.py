@@ -251,6 +251,24 @@ def test_a_silent_connection_to_the_shared_address_is_closed(reactor: Any, leade
     assert transport.disconnecting
 
 
+@pytest.mark.parametrize(
+    ("tls", "why"),
+    [
+        ("permissive", "the address that workers share does not offer it"),
+        ("disabled", "tls = disabled"),
+    ],
+)
+def test_a_client_that_uses_tls_at_the_shared_address_is_told_of(
+    reactor: Any, tmp_path: Path, tls: Any, why: str
+) -> None:
+    logs: Any = SimpleNamespace(configure=lambda _: None)
+    Leader(Config(data=tmp_path, workers=2, tls=tls), reactor, {}, logs).start()
+    with capturedLogs() as events:
+        transport = connected(reactor, b"\x16\x03\x01\x00\xc8" + b"x" * 200)
+    assert transport.disconnecting
+    assert [event["reason"].partition(":")[0] for event in events if "reason" in event] == [why]
+
+
 def test_a_worker_that_does_not_end_is_killed(reactor: Any, leader: Leader) -> None:
     hanging, other = reactor.started
     gone: list[object] = []

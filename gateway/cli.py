@@ -274,22 +274,25 @@ def pending(
       tidegate pending --id 7F0000010A2B18B4AAC2... --state any
     """
     from gateway import display
-    from gateway.client import look_up
+    from gateway.client import look_up, paused_topics
 
     refuse_empty(asked)
     shown = display.MessageLines() if as_json else display.MessageTable(now_ms())
-    paused: dict[str, PausedTopic] = {}
+    names: set[str] = set()
+    paused: list[PausedTopic] = []
     with connection:
         while True:
             page = look_up(connection, cursor=cursor, **asked)
             shown.add(page.messages)
-            paused |= {one.topic: one for one in page.paused}
+            names |= {one.topic for one in page.paused}
             cursor = page.cursor
             if cursor is None or not everything:
                 break
+        if names and not as_json:
+            # With several workers, a page counts only what waits at those that have messages on it.
+            paused = [one for one in paused_topics(connection) if one.topic in names]
     shown.end(cursor)
-    if not as_json:
-        display.paused_note(paused.values(), now_ms())
+    display.paused_note(paused, now_ms())
 
 
 @cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})

@@ -60,7 +60,8 @@ class PauseAnswer(msgspec.Struct, frozen=True):
 class HeldPage(msgspec.Struct, frozen=True):
     """One page of a look-up; `cursor` requests the next page and is None on the last.
 
-    `paused` lists those of the messages' topics, or the requested topic, that `PausedTopics` would list.
+    `paused` lists those of the messages' topics, or the requested topic, that `PausedTopics` would list. With several
+    workers, `waiting` may leave out those that have nothing on this page.
     """
 
     messages: list[HeldMessage]

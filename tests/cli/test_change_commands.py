@@ -260,7 +260,9 @@ class TestPause:
     def test_a_listing_of_messages_says_so(self, tidegate: Tidegate) -> None:
         paused = {"topic": "T", "sinceMs": DUE_MS, "waiting": 2, "resumed": True}
         page = {"messages": [], "cursor": None, "paused": [paused]}
-        with FakeGateway(lambda asked: success(asked, page)) as gateway:
+        with FakeGateway(
+            lambda asked: success(asked, page), lambda asked: success(asked, {"topics": [paused]})
+        ) as gateway:
             run = tidegate("pending", "--server", gateway.server)
         assert "T: paused since" in run.err
         assert "2 resumed, on their way" in run.err

@@ -362,16 +362,26 @@ class TestPending:
         assert run.err == ""
 
     def test_all_tells_of_every_topic_that_is_paused(self, tidegate: Tidegate) -> None:
+        """How much waits is what the list of paused topics says: a page may have only some workers' part of it."""
+
+        def paused(topic: str, waiting: int) -> dict[str, Any]:
+            since = {"sinceMs": 1_896_078_600_000, "resumed": False}
+            return {"topic": topic, "waiting": waiting} | since
+
         def page_of(topic: str, cursor: str | None) -> Callable[[Command], bytes]:
-            paused = {"topic": topic, "sinceMs": 1_896_078_600_000, "waiting": 1, "resumed": False}
             messages = [MESSAGE | {"topic": topic}]
-            body = {"messages": messages, "cursor": cursor, "paused": [paused]}
+            body = {"messages": messages, "cursor": cursor, "paused": [paused(topic, 1)]}
             return lambda command: success(command, body)
 
-        with FakeGateway(page_of("first", "C1"), page_of("second", None)) as gateway:
+        listed = {"topics": [paused("first", 8), paused("other", 1), paused("second", 9)]}
+        with FakeGateway(
+            *(page_of("first", "C1"), page_of("second", None)),
+            lambda command: success(command, listed),
+        ) as gateway:
             run = tidegate("pending", "--server", gateway.server, "--all")
-        told = [line.partition(":")[0] for line in run.err.splitlines() if "paused since" in line]
-        assert told == ["first", "second"]
+        lines = [line for line in run.err.splitlines() if "paused since" in line]
+        told = [(line.partition(":")[0], line.split()[-4]) for line in lines]
+        assert told == [("first", "8"), ("second", "9")]
 
     @pytest.mark.parametrize("form", [[], ["--json"]])
     def test_all_follows_the_cursor(self, tidegate: Tidegate, form: list[str]) -> None:

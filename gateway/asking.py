@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
@@ -158,6 +158,19 @@ def refuse_empty(flags: Mapping[str, object]) -> None:
     for name in ("id", "handle", "key", "topic", "tag", "who", "action"):
         if flags.get(name) == "":
             raise click.UsageError(f"--{name} is empty: name one, or leave it out")
+
+
+def lines_of(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file that a command was given.
+
+    :raises click.ClickException: when the file cannot be read.
+    """
+    try:
+        yield from file
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot read {file.name}: {error.strerror}; check the path, and the disk that it is on"
+        ) from None
 
 
 def now_ms() -> int:

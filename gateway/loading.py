@@ -123,6 +123,12 @@ def _read_file(file: Path, values: dict[str, object], origins: dict[str, str]) -
             f"cannot read the settings file {file}: it is not TOML: {error}; "
             "'tidegate config --toml' prints a sample"
         ) from None
+    except (ValueError, RecursionError):
+        # A number of thousands of digits, or thousands of brackets in each other: Python reads neither.
+        raise ConfigError(
+            f"cannot read the settings file {file}: a value is too long to be a setting; "
+            "'tidegate config --toml' prints a sample"
+        ) from None
     for key, value in table.items():
         name = key.replace("-", "_")
         line = re.search(rf"(?m)^\s*[\"']?{re.escape(key)}[\"']?\s*=", text)

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import rich_click as click
 
-from gateway.asking import given, now_ms, server_options
+from gateway.asking import given, lines_of, now_ms, server_options
 
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
@@ -165,7 +165,9 @@ def add(
 
     if (body is None) == (body_file is None):
         raise click.UsageError("give the message's body by --body or by --body-file")
-    content = body.encode() if body is not None else body_file.read() if body_file else b""
+    content = (
+        body.encode() if body is not None else b"".join(lines_of(body_file)) if body_file else b""
+    )
     if not content:
         raise click.UsageError("a message without a body cannot be sent")
     own = dict(_pair(one) for one in properties)
@@ -261,8 +263,8 @@ def import_(connection: RemotingClient, source: Path, as_json: bool) -> None:
     from gateway.wire.recurring_bodies import RecurringMessage
 
     failed = 0
-    with connection, source.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
+    with connection, source.open("rb") as file:
+        for number, line in enumerate(lines_of(file), 1):
             if not line.strip():
                 continue
             try:

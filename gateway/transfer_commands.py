@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import rich_click as click
 
-from gateway.asking import address, connection_options, now_ms
+from gateway.asking import address, connection_options, lines_of, now_ms
 from gateway.data_folder import FAULTY, counted, data_option, tell
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def import_(connect: Connect, source: IO[bytes], form: str | None, server: tuple
 
         messages = read_held(source)
     else:
-        messages = parse_lines(source)
+        messages = parse_lines(lines_of(source))
     sent = known = refused = 0
     told = time.monotonic()
     with Sender(server, connect) as sender:

@@ -28,6 +28,9 @@ from tests.cli.fake import FakeGateway, success
 from tests.cli.test_client import MESSAGE
 from tests.command import Run, Tidegate
 
+UNREADABLE = "/proc/self/mem"
+"""A file that can be opened, and then not be read."""
+
 INTERRUPTED = """
 import os, signal, sys
 from gateway.__main__ import main
@@ -545,6 +548,30 @@ def test_recurring_messages_that_are_no_text_are_told_by_their_lines(
         run = tidegate("recurring", "import", str(file), "--server", gateway.server)
     assert run.status == 4
     assert [line[:7] for line in run.err.splitlines()] == ["line 2:", "line 3:", "2 could"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("import", UNREADABLE, "--to"),
+        ("recurring", "import", UNREADABLE, "--server"),
+        (
+            *("recurring", "add", "--topic", "t", "--name", "n", "--every", "1m"),
+            *("--body-file", UNREADABLE, "--server"),
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_line(
+    tidegate: Tidegate, arguments: tuple[str, ...]
+) -> None:
+    with FakeGateway() as gateway:
+        run = tidegate(*arguments, gateway.server)
+    assert run.status == 1
+    assert run.err.splitlines()[-1].endswith(
+        f": cannot read {UNREADABLE}: Input/output error; check the path, and the disk that it is on"
+    )
+    assert "Traceback" not in run.err
+    assert gateway.asked == []
 
 
 def test_many_messages_are_shown_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:

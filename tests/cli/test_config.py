@@ -188,6 +188,8 @@ class TestRefusals:
         latin = tmp_path / "latin.toml"
         latin.write_bytes(b'broker_name = "\xe9"')
         assert "not UTF-8" in refusal(latin)
+        for value in ("9" * 5_000, "[" * 3_000 + "]" * 3_000):
+            assert "a value is too long" in refusal(write(tmp_path, f"max_delay = {value}\n"))
 
     def test_line_breaks_and_length_of_a_value_stay_out_of_the_line(self) -> None:
         assert len(refusal(flags={"broker_name": "a\n" + "b" * 5000})) < 300

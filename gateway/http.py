@@ -21,7 +21,7 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 from gateway.config import Config
 from gateway.reactor import Reactor
 from gateway.tls import TlsLayers
-from gateway.web.site import BASE, Api, BoundedRequest
+from gateway.web.site import BASE, Api, Bodies, BoundedRequest
 
 CONSOLE: Final = "gateway.console"
 """Package with the console's files; its page is served at `/`, its other files at `/console/`."""
@@ -225,7 +225,8 @@ def make_site(
     above: Any = _Folder()  # type: ignore[no-untyped-call]
     root.putChild(first, above)
     above.putChild(last, api)
-    site = _Site(root, requestFactory=partial(BoundedRequest, parsePOSTFormSubmission=False))  # type: ignore[no-untyped-call]
+    request = partial(BoundedRequest, bodies=Bodies(), parsePOSTFormSubmission=False)
+    site = _Site(root, requestFactory=request)  # type: ignore[no-untyped-call]
     site.noisy = False
     return BoundedSite(layers.around(site) if layers is not None else site, config)
 

@@ -29,6 +29,9 @@ BASE = "/api/v1"
 MAX_BODY = 8 << 20
 """Most bytes of a request's body: more than a message of the default `max_message_size` in base64."""
 
+MAX_BODIES = 64 << 20
+"""Most bytes of the bodies of all requests under way: they come before anybody is asked who sends them."""
+
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -99,10 +102,8 @@ class Api(Resource):
         method = request.method.decode("ascii", "replace")
         peer = unmapped(request.getClientAddress().host)
         asker = self._doorkeeper.admit(method, partial(_header, request), peer)
-        if isinstance(request, BoundedRequest) and request.is_too_large:
-            raise ApiError(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {MAX_BODY} bytes"
-            )
+        if isinstance(request, BoundedRequest) and request.refusal is not None:
+            raise request.refusal
         endpoint, values = self._find(request, "GET" if method == "HEAD" else method)
         try:
             for name, given in (request.args or {}).items():
@@ -207,19 +208,63 @@ def _header(request: Any, name: str) -> str | None:
     return found.decode(errors="replace") if found is not None else None
 
 
-class BoundedRequest(Request):
-    """A request that keeps at most `MAX_BODY` bytes of its body, in memory: Twisted would want a temporary file for
-    larger ones, which a container without a writable folder does not have."""
+class Bodies:
+    """Counts the bytes of the bodies of all requests under way."""
 
-    is_too_large = False
+    def __init__(self) -> None:
+        self.held = 0
+
+
+class BoundedRequest(Request):
+    """A request whose body is kept in memory, if it has at most `MAX_BODY` bytes, and those of all requests at most
+    `MAX_BODIES`. Twisted would want a temporary file for larger ones, which a container without a writable folder does
+    not have.
+
+    :param bodies: counts the bytes of this body too.
+    """
+
+    def __init__(self, *args: Any, bodies: Bodies, **options: Any) -> None:
+        super().__init__(*args, **options)  # type: ignore[no-untyped-call]
+        self._bodies = bodies
+        self._held = 0
+        self.refusal: ApiError | None = None
+        """Why the body was not kept."""
 
     def gotLength(self, length: int | None) -> None:
-        self.is_too_large = length is not None and length > MAX_BODY
         self.content = BytesIO()
+        if length is not None and length > MAX_BODY:
+            self._refuse_as_too_large()
 
     def handleContentChunk(self, data: bytes) -> None:
-        assert self.content is not None
-        if self.is_too_large or self.content.tell() + len(data) > MAX_BODY:
-            self.is_too_large = True
+        if self.refusal is not None:
             return
-        super().handleContentChunk(data)  # type: ignore[no-untyped-call]
+        if self._held + len(data) > MAX_BODY:
+            self._refuse_as_too_large()
+        elif self._bodies.held + len(data) > MAX_BODIES:
+            detail = f"the bodies of all requests under way have {MAX_BODIES} bytes: try again"
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, detail)
+        else:
+            self._held += len(data)
+            self._bodies.held += len(data)
+            super().handleContentChunk(data)  # type: ignore[no-untyped-call]
+
+    def finish(self) -> None:
+        self._drop()
+        super().finish()  # type: ignore[no-untyped-call]
+
+    def connectionLost(self, reason: Failure) -> None:
+        self._drop()
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+
+    def _refuse_as_too_large(self) -> None:
+        detail = f"the body has more than {MAX_BODY} bytes"
+        self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+
+    def _refuse(self, status: HTTPStatus, detail: str) -> None:
+        self.refusal = ApiError(status, detail)
+        self._drop()
+
+    def _drop(self) -> None:
+        self.content = BytesIO()
+        self._bodies.held -= self._held
+        self._held = 0

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.error import ConnectionLost
+from twisted.python.failure import Failure
 
 from gateway.clock import Clock
+from gateway.web import site
 from gateway.web.endpoints import ApiError
 from gateway.web.fields import read_moment
 from gateway.web.site import MAX_BODY
@@ -161,6 +164,19 @@ def test_what_is_too_large_is_not_read(http: HttpClient) -> None:
     headers = {"Transfer-Encoding": "chunked"}
     answer = _chunked(http, headers, chunk + chunk + b"0\r\n\r\n")
     assert answer == 413
+
+
+def test_all_bodies_together_are_bounded(http: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of requests that are still arriving count, and no longer when these have ended."""
+    monkeypatch.setattr(site, "MAX_BODIES", 1_000)
+    body = json.dumps({"topic": "orders", "body": "x" * 400}).encode()
+    unfinished = http.connect()
+    head = f"POST {API}/messages HTTP/1.1\r\nHost: a\r\nContent-Length: 700\r\n\r\n"
+    unfinished.protocol.dataReceived(head.encode() + b" " * 690)
+    assert http.ask("POST", f"{API}/messages", data=body).status == 503
+    unfinished.lost(Failure(ConnectionLost()))  # type: ignore[no-untyped-call]
+    for _ in range(5):
+        assert http.ask("POST", f"{API}/messages", data=body).status == 200
 
 
 def test_a_long_body_needs_no_temporary_file(

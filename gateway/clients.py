@@ -116,7 +116,8 @@ class Clients:
     ) -> None:
         """Record a client's heartbeat, and notify the members of groups whose members or subscriptions changed. The
         client may have come back by another connection. Two clients may also have one id, like containers with the same
-        address and process number. A client cannot take the place of another user's client.
+        address and process number. A client cannot take the place of another user's client, nor be a producer with
+        the client id of another user's producer, in any group.
 
         :param quiet: groups whose members are not notified (notifyConsumerIdsChangedEnable = false): they find out when
             they ask again, every 20 s.
@@ -207,15 +208,17 @@ class Clients:
         if caller is None:
             return
         client_id = heartbeat.client_id
-        for place in (
-            *(_Place(True, one.group_name, client_id) for one in heartbeat.producer_data_set),
-            *(_Place(False, one.group_name, client_id) for one in heartbeat.consumer_data_set),
-        ):
-            known = self._client(place)
-            if known is not None and known.caller is not None and known.caller.name != caller.name:
+        known = [
+            self._client(_Place(False, one.group_name, client_id))
+            for one in heartbeat.consumer_data_set
+        ]
+        if heartbeat.producer_data_set:
+            # Replies are for a client id, whatever the producer's group is.
+            known += self._producers_by_id.get(client_id, {}).values()
+        for client in known:
+            if client is not None and client.caller and client.caller.name != caller.name:
                 raise RequestError(
-                    ResponseCode.NO_PERMISSION,
-                    f"the client {client_id} of the group {place.group} belongs to another user",
+                    ResponseCode.NO_PERMISSION, f"the client {client_id} belongs to another user"
                 )
 
     def _note(self, place: _Place, client: Client) -> None:

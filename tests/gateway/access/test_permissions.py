@@ -11,7 +11,7 @@ from gateway.router import Router
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.access.signed import Login, SignedClient, put_acl
-from tests.gateway.memory import MemoryGateway
+from tests.gateway.memory import MemoryGateway, property_string
 from tests.gateway.tools import create_topic, ok
 
 Grants = list[tuple[str, str]]
@@ -353,13 +353,29 @@ def test_nobody_takes_the_place_of_another_users_client(
     answer = curious.heartbeat("s", group="", producers=["mine", "payers"])
     assert (answer.code, answer.remark) == (
         ResponseCode.NO_PERMISSION,
-        "the client s of the group payers belongs to another user",
+        "the client s belongs to another user",
     )
-    assert curious.heartbeat("s", group="", producers=["mine"]).code == 0
     guarded.advance(60_000)
     assert {one.code for one in sender.requests()} == {RequestCode.CHECK_TRANSACTION_STATE}
     sender.disconnect()
     assert curious.heartbeat("s", group="", producers=["payers"]).code == 0
+
+
+def test_nobody_takes_another_users_replies(
+    guarded: MemoryGateway, login: Login, root: SignedClient
+) -> None:
+    curious, asker = login(name="curious"), login(name="asker")
+    assert asker.heartbeat("a", group="", producers=["askers"]).code == 0
+    refused = curious.heartbeat("a", group="", producers=["mine"])
+    assert refused.code == ResponseCode.NO_PERMISSION
+    asker.disconnect()
+    asker = SignedClient(guarded, "asker", "secret")
+    assert asker.heartbeat("a", group="", producers=["askers", "more"]).code == 0
+    reply = {"CORRELATION_ID": "1", "REPLY_TO_CLIENT": "a", "MSG_TYPE": "reply", "TTL": "3000"}
+    fields = root.send_fields(properties=property_string(reply))
+    root.send(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"secret")
+    assert curious.requests() == []
+    assert [one.body for one in asker.requests()] == [b"secret"]
 
 
 def test_look_ups_show_what_the_user_may_read(login: Login, root: SignedClient) -> None:

@@ -464,8 +464,13 @@ def _lasting(prepared: list[_Prepared]) -> list[_Prepared]:
     return lasting
 
 
-def retried(message: Message, queue_id: int, properties: str) -> NewMessage:
-    """Return a message as it is accepted again for a group that has not consumed it."""
+def retried(
+    message: Message, queue_id: int, properties: str, *, counted: bool = True
+) -> NewMessage:
+    """Return a message as it is accepted again for a group that has not consumed it.
+
+    :param counted: whether this is another retry.
+    """
     return NewMessage(
         queue_id,
         message.flag,
@@ -473,7 +478,7 @@ def retried(message: Message, queue_id: int, properties: str) -> NewMessage:
         message.born_ms,
         message.born_host,
         # The sender may have set any number of retries.
-        min(message.reconsume_times + 1, MOST_RETRIES),
+        min(message.reconsume_times + counted, MOST_RETRIES),
         message.body,
         properties,
     )

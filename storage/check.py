@@ -20,6 +20,7 @@ from storage.keys import (
     PAUSE_VALUE,
     QUEUE_VALUE,
     RECURRENCE_VALUE,
+    SUSPENDED,
     TIMER_VALUE,
     IdRow,
     TermsOf,
@@ -256,7 +257,7 @@ def _check_pops(view: View, faults: list[str]) -> None:
     may have been set back."""
     for key, value in view.txn.cursor(db=view.tables.pops):
         back_ms, _, topic, queue, offset = split_pop_key(key)
-        if int.from_bytes(value) > back_ms:
+        if int.from_bytes(value) & ~SUSPENDED > back_ms:
             faults.append(f"popped {key!r}: it comes back before it was popped")
         if offset >= open_queue(view.txn, view.tables, topic, queue).next:
             faults.append(f"popped {key!r}: its queue has no such message")

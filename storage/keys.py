@@ -21,7 +21,7 @@ All integers are big-endian, so that the order of bytes is the order of the numb
     halves    sequence 8                              next check ms 8 | checks made 4
     checks    next check ms 8 | sequence 8            (empty)
     pops      back ms 8 | group | 0 | topic | 0 | queue 4 | offset 8
-                                                      popped ms 8
+                                                      popped ms 8, perhaps with `SUSPENDED`
     recurring topic | 0 | name                        definition, defined by the caller
     recurrences
               topic | 0 | name                        next ms 8 | fired 8 | paused 1
@@ -102,6 +102,8 @@ QUEUE_VALUE = Struct(">QiiQ")
 """sequence, tag hash, size, stored ms"""
 QUEUE_COLUMNS = Struct(">iiQ")
 """The rest of a queue's row after the sequence: tag hash, size, stored ms."""
+SUSPENDED = 1 << 62
+"""Added to the time in a row of `pops`: its consumer put the message off, which is no failed attempt."""
 PAUSE_VALUE = Struct(">QQ?")
 """since ms, messages that wait, resumed"""
 TOTAL_VALUE = Struct(">QQ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from storage.keys import MAX_POP_NAMES, U64, pack_u64, pop_key, split_pop_key
+from storage.keys import MAX_POP_NAMES, SUSPENDED, U64, pack_u64, pop_key, split_pop_key
 from storage.shapes import is_pop
 from storage.store import Store, in_batch
 
@@ -20,20 +20,22 @@ class Pop(NamedTuple):
 
 
 class PopDue(NamedTuple):
-    """A popped message that is due to come back, and when it was popped, in epoch ms."""
+    """A popped message that is due to come back, when it was popped, in epoch ms, and whether its consumer put it off
+    without having tried it."""
 
     pop: Pop
     popped_ms: int
+    suspended: bool
 
 
 @in_batch
-def put_pops(store: Store, pops: list[Pop], popped_ms: int) -> None:
-    """Note that messages were popped.
+def put_pops(store: Store, pops: list[Pop], popped_ms: int, *, suspended: bool = False) -> None:
+    """Note that messages were popped, or, if `suspended`, that their consumer put them off without having tried them.
 
     :raises ValueError: when a group and a topic together are too long to be stored.
     """
     txn = store.batch_transaction()
-    value = pack_u64(popped_ms)
+    value = pack_u64(popped_ms | SUSPENDED if suspended else popped_ms)
     for pop in pops:
         if len(pop.group) + len(pop.topic) > MAX_POP_NAMES:
             raise ValueError(f"group {pop.group!r} and topic {pop.topic!r} are too long")
@@ -60,7 +62,9 @@ def due_pops(store: Store, now_ms: int, limit: int) -> list[PopDue]:
         if key >= bound or len(due) == limit:
             break
         if is_pop(key, value):
-            due.append(PopDue(Pop(*split_pop_key(key)), U64.unpack(value)[0]))
+            (popped_ms,) = U64.unpack(value)
+            suspended = bool(popped_ms & SUSPENDED)
+            due.append(PopDue(Pop(*split_pop_key(key)), popped_ms & ~SUSPENDED, suspended))
         else:
             store.damaged.add(key)
     return due

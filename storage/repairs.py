@@ -26,6 +26,7 @@ from storage.keys import (
     INBOX_COPY,
     PAUSE_VALUE,
     RECURRENCE_VALUE,
+    SUSPENDED,
     TOTAL_VALUE,
     hour_key,
     key_prefix,
@@ -171,10 +172,10 @@ def _mend_pops(changes: Changes) -> None:
             sentence = f"{place}: does not come back to {text(group)}, as it is not there"
             changes.make("pops", key, None, sentence)
             continue
-        popped = changes.get("pops", key) or b""
-        if int.from_bytes(popped) > back_ms:
+        popped = int.from_bytes(changes.get("pops", key) or b"")
+        if popped & ~SUSPENDED > back_ms:
             sentence = f"{place}: was popped by {text(group)} no later than it comes back"
-            changes.make("pops", key, pack_u64(back_ms), sentence)
+            changes.make("pops", key, pack_u64(back_ms | popped & SUSPENDED), sentence)
 
 
 def _mend_recurring(changes: Changes, now_ms: int) -> None:

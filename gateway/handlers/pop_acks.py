@@ -107,7 +107,8 @@ class PopAcks:
             self._ordered.put_off(call, place, fields.offset, handle.pop_time, until_ms)
             return
         if take_pop(self._store, pop):
-            put_pops(self._store, [pop._replace(back_ms=now_ms + invisible_ms)], now_ms)
+            later = pop._replace(back_ms=now_ms + invisible_ms)
+            put_pops(self._store, [later], now_ms, suspended=fields.suspend)
         frame = call.encode(
             {
                 "popTime": str(now_ms),
@@ -168,7 +169,8 @@ class PopAcks:
                 self._revive(one, found)
             except StorageError as error:
                 # This message waits for a repair; the others do not.
-                put_pops(self._store, [one.pop._replace(back_ms=now_ms + RETRY_MS)], one.popped_ms)
+                later = one.pop._replace(back_ms=now_ms + RETRY_MS)
+                put_pops(self._store, [later], one.popped_ms, suspended=one.suspended)
                 waits_on = error
         if waits_on is not None:
             # Many may wait like this one: a line for each would fill the log.
@@ -199,12 +201,14 @@ class PopAcks:
         came_back = name.startswith(RETRY_PREFIX)
         back_in = name if came_back else retry_topic(name, group.group_name)
         origin = name.removeprefix(retry_topic("", group.group_name))
-        dead = message.reconsume_times >= group.retry_max_times
+        counted = not due.suspended
+        dead = counted and message.reconsume_times >= group.retry_max_times
         own = properties = remove(message.properties, (*SET_ANEW, names.ORIGIN_GROUP))
         if find(properties, names.FIRST_POP_TIME) is None:
             properties += f"{names.FIRST_POP_TIME}\x01{due.popped_ms}\x02"
         properties += f"{names.ORIGIN_GROUP}\x01{group.group_name}\x02"
-        if dead or not self._comes_in(back_in, retried(message, 0, properties)):
+        again = retried(message, 0, properties, counted=counted)
+        if dead or not self._comes_in(back_in, again):
             grave = DLQ_PREFIX + group.group_name
             properties = remove(properties, [names.RETRY_TOPIC])
             properties += f"{names.RETRY_TOPIC}\x01{origin}\x02"

@@ -48,6 +48,9 @@ class ChangeInvisibleTime(AckMessage, kw_only=True):
 
     invisible_time: Int64
     """Milliseconds from now."""
+    suspend: bool = False
+    """Whether the message is only put off: then its coming back does not count as a retry. In order this makes no
+    difference (processChangeInvisibleTimeForOrder)."""
 
 
 class PeekMessage(Fields):

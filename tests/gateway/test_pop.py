@@ -789,8 +789,8 @@ class TestBack:
 
 
 class TestPutOff:
-    def change(self, client: MemoryClient, text: str, ms: int) -> Command:
-        fields = {**handle_fields(text), "invisibleTime": str(ms)}
+    def change(self, client: MemoryClient, text: str, ms: int, **more: str) -> Command:
+        fields = {**handle_fields(text), "invisibleTime": str(ms), **more}
         return client.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
 
     def test_until_later(self, gateway: MemoryGateway, client: MemoryClient) -> None:
@@ -823,6 +823,21 @@ class TestPutOff:
         gateway.advance(501)
         (again,) = pop(gateway, client)
         assert (again.body, again.reconsume_times) == (b"a", 1)
+
+    def test_one_that_was_only_put_off_is_no_retry(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        put_group(client, "consumers", retryMaxTimes=1)
+        send(client, "a")
+        answer = ask_pop(gateway, client)
+        for suspend, retries in (("true", 0), ("true", 0), ("false", 1), ("true", 1)):
+            (handle,) = handles(answer)
+            ok(self.change(client, handle, 1_000, suspend=suspend))
+            gateway.crash()
+            client = gateway.connect()
+            gateway.advance(1_500)
+            answer = ask_pop(gateway, client)
+            assert [one.reconsume_times for one in decode_messages(answer.body)] == [retries]
 
     def test_no_longer_than_a_pop_may_last(
         self, gateway: MemoryGateway, client: MemoryClient

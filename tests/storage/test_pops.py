@@ -61,6 +61,17 @@ def test_they_are_due_in_order_over_a_restart(folder: Folder) -> None:
     assert due_pops(store, 29, 9) == []
 
 
+def test_whether_one_was_put_off_is_kept(folder: Folder) -> None:
+    store = folder.open()
+    send(store, Sample(b"m"))
+    put_pops(store, [Pop(10, b"G", TOPIC, 0, 0)], 5, suspended=True)
+    put_pops(store, [Pop(11, b"G", TOPIC, 0, 0)], 6)
+    store.commit()
+    store = folder.open()
+    assert [due[1:] for due in due_pops(store, 20, 9)] == [(5, True), (6, False)]
+    assert find_faults(store) == []
+
+
 def test_an_acknowledged_one_is_gone(store: Store) -> None:
     send(store, Sample(b"m"))
     store.commit()

@@ -43,6 +43,7 @@ from storage.keys import (
     INBOX_COPY,
     MARK,
     PAUSE_VALUE,
+    SUSPENDED,
     TIMER_VALUE,
     IdRow,
     debounce_key,
@@ -358,6 +359,17 @@ def test_a_pop_of_what_is_not_in_its_queue_goes(
     put(data, "pops", row)
     repair(data)
     assert rows_of(data, "pops") == [sound]
+
+
+@pytest.mark.parametrize("put_off", [0, SUSPENDED])
+def test_a_pop_was_made_before_its_message_comes_back(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path], put_off: int
+) -> None:
+    data = copy(wholes[0][0])
+    ((key, _),) = rows_of(data, "pops")
+    put(data, "pops", (key, pack_u64(60_001 | put_off)))
+    repair(data)
+    assert rows_of(data, "pops") == [(key, pack_u64(60_000 | put_off))]
 
 
 def test_a_topic_whose_pause_cannot_be_read_stays_paused(

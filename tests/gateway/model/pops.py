@@ -252,15 +252,19 @@ class Pops(Machine):
     # -- acknowledgements
 
     @precondition(lambda self: self.taken)
-    @rule(pick=picks, invisible_ms=st.none() | st.sampled_from([0, 1, 500, 4_000]))
-    def acknowledge(self, pick: int, invisible_ms: int | None) -> None:
-        """Acknowledge a message, or change when it comes back."""
+    @rule(
+        pick=picks,
+        invisible_ms=st.none() | st.sampled_from([0, 1, 500, 4_000]),
+        suspend=st.booleans(),
+    )
+    def acknowledge(self, pick: int, invisible_ms: int | None, suspend: bool) -> None:
+        """Acknowledge a message, or change when it comes back, and whether that is a retry."""
         one: Taken = self._pick(self.taken, pick)
         handle, fields = one.handle, one.fields()
         if invisible_ms is None:
             answer = self.client.ask(RequestCode.ACK_MESSAGE, fields)
         else:
-            fields["invisibleTime"] = str(invisible_ms)
+            fields |= {"invisibleTime": str(invisible_ms), "suspend": str(suspend).lower()}
             answer = self.client.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
         rows = self.world.rows(one.place)
         expected: int = ResponseCode.SUCCESS
@@ -273,7 +277,7 @@ class Pops(Machine):
         else:
             if invisible_ms is not None:
                 self.taken.append(one.renewed(answer))
-            self._acknowledged(one, handle.offset, invisible_ms)
+            self._acknowledged(one, handle.offset, invisible_ms, suspend=suspend)
         assert answer.code == expected, answer.remark
 
     @precondition(lambda self: any(one.group == GROUP for one in self.taken))
@@ -300,13 +304,16 @@ class Pops(Machine):
             if bits >> bit & 1:
                 self._acknowledged(one, handle.offset + bit, None)
 
-    def _acknowledged(self, one: Taken, offset: int, invisible_ms: int | None) -> None:
+    def _acknowledged(
+        self, one: Taken, offset: int, invisible_ms: int | None, *, suspend: bool = False
+    ) -> None:
         world, handle = self.world, one.handle
         back_ms = handle.pop_time + handle.invisible_time
         for pop in [pop for pop in world.pops if pop[:4] == (GROUP, one.place, offset, back_ms)]:
             world.pops.remove(pop)
             if invisible_ms is not None:
-                world.pop(GROUP, pop.place, pop.message, self.now_ms + invisible_ms)
+                back_ms = self.now_ms + invisible_ms
+                world.pop(GROUP, pop.place, pop.message, back_ms, suspended=suspend)
 
     def _acknowledge_in_order(self, one: Taken, invisible_ms: int | None) -> int:
         """Return the expected response code."""
@@ -336,9 +343,10 @@ class Pops(Machine):
         for pop in world.pops:
             popped = pop.message
             back_in = _back_in(GROUP, pop.place[0].removeprefix(_back_in(GROUP, "")))
-            if popped.retries >= MOST_RETRIES:
+            if popped.retries >= MOST_RETRIES and not pop.suspended:
                 back_in = f"%DLQ%{GROUP}"
-            came = (popped.body, popped.retries + 1, back_in) == (one.body, one.retries, one.topic)
+            retries = popped.retries + (not pop.suspended)
+            came = (popped.body, retries, back_in) == (one.body, one.retries, one.topic)
             if came and pop.back_ms <= self.highest_ms:
                 candidates.append(pop)
         assert candidates, "came back without having been popped"

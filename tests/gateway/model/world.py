@@ -64,13 +64,15 @@ class Rows:
 
 
 class Pop(NamedTuple):
-    """A message that is invisible to the rest of a group until `back_ms`."""
+    """A message that is invisible to the rest of a group until `back_ms`. Then it counts as retried, unless it was
+    `suspended`."""
 
     group: str
     place: Place
     offset: int
     back_ms: int
     message: Message
+    suspended: bool
 
 
 @dataclass
@@ -162,12 +164,13 @@ class World:
         for place in [place for place in self.queues if place[0] == topic]:
             self.clear(place)
 
-    def pop(self, group: str, place: Place, one: Message, back_ms: int) -> None:
-        """Note that a group has popped a message until `back_ms`; a second pop with the same time is not noted
-        again."""
-        pop = Pop(group, place, one.offset, back_ms, one)
-        if pop not in self.pops:
-            self.pops.append(pop)
+    def pop(
+        self, group: str, place: Place, one: Message, back_ms: int, *, suspended: bool = False
+    ) -> None:
+        """Note that a group has popped a message until `back_ms`, in place of an earlier pop until the same time."""
+        pop = Pop(group, place, one.offset, back_ms, one, suspended)
+        self.pops = [other for other in self.pops if other[:4] != pop[:4]]
+        self.pops.append(pop)
 
     def tell(self, key: tuple[str, str, int], offset: int) -> None:
         """Note a group's progress that is stored soon, but not at once."""

@@ -6,7 +6,7 @@ from gateway.broker import Broker
 from gateway.filters import Filter
 from gateway.pop_queues import MAX_MESSAGES, PopQueue, PopQueues, Search
 from gateway.pop_waits import PopWaits, Waited, time_left_ms
-from gateway.router import Call, RequestError
+from gateway.router import Call
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import Notification, PeekMessage, PollingInfo
 from gateway.wire.messages import stamp
@@ -23,16 +23,12 @@ class PopViews:
         self._waits = waits
 
     def peek(self, call: Call) -> None:
-        """Answer with the messages that a pop would find, without taking them (200052)."""
+        """Answer with the messages that a pop would find, without taking them (200052). More than a pop may take are
+        not refused, but not given either."""
         fields: PeekMessage = call.fields
-        if fields.max_msg_nums > MAX_MESSAGES:
-            raise RequestError(
-                ResponseCode.INVALID_PARAMETER,
-                f"the broker[{self._broker.advertised.host}] peek message's num is greater than "
-                f"{MAX_MESSAGES}",
-            )
         queues = self._queues.find(call, fields.consumer_group, fields.topic, fields.queue_id)
-        left, left_bytes = fields.max_msg_nums, self._broker.config.max_pull_bytes
+        left = min(fields.max_msg_nums, MAX_MESSAGES)
+        left_bytes = self._broker.config.max_pull_bytes
         records: list[bytes] = []
         rest = 0
         for one in queues:

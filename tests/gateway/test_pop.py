@@ -969,6 +969,15 @@ def test_peeking_takes_nothing(gateway: MemoryGateway, client: MemoryClient) -> 
     assert client.ask(RequestCode.PEEK_MESSAGE, where).code == ResponseCode.PULL_NOT_FOUND
 
 
+def test_a_look_shows_at_most_what_one_pop_takes(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    send(client, *map(str, range(33)))
+    peeked = ok(client.ask(RequestCode.PEEK_MESSAGE, pop_fields(gateway, maxMsgNums=33)))
+    assert bodies(decode_messages(peeked.body)) == [str(number) for number in range(32)]
+    assert peeked.ext()["restNum"] == "33"
+
+
 @pytest.mark.parametrize("number", [0, -1])
 def test_who_asks_for_no_message_gets_none(
     gateway: MemoryGateway, client: MemoryClient, number: int

@@ -24,6 +24,7 @@ from gateway.setting_values import HostPort
 from gateway.stats import Statistics
 from gateway.topics import Groups, Topics
 from gateway.wire.bodies import MessageQueue
+from gateway.wire.pops import retry_topic
 from storage import Removed, Store, remove_expired
 
 
@@ -102,5 +103,8 @@ class Broker:
         return MessageQueue(topic, self.config.broker_name, number)
 
     def topics_consumed_by(self, group: str) -> list[str]:
-        """Return the topics in which a group has progress."""
-        return sorted(topic.decode() for topic in self.store.progress.of_group(group.encode()))
+        """Return the topics in which a group has progress, and those where messages of these that it popped have come
+        back, even if it has not popped there yet."""
+        topics = {topic.decode() for topic in self.store.progress.of_group(group.encode())}
+        back_in = {retry_topic(topic, group) for topic in topics}
+        return sorted(topics | {name for name in back_in if self.topics.get(name) is not None})

@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from gateway.broker import Broker
 from gateway.clients import ConsumerGroup
 from gateway.topics import RETRY_PREFIX, Topic
+from gateway.wire.pops import retry_topic
 
 _SYSTEM_GROUP: Final = "cid_rmq_sys_"
 _OF_LAG: Final = ("consumer_group", "topic", "is_retry", "is_system")
@@ -110,27 +111,35 @@ def _lags(
     now_ms = broker.clock.now_ms()
     for group in sorted(broker.clients.consumer_groups(), key=lambda group: group.name):
         for name in sorted(group.subscriptions):
-            topic = broker.topics.get(name)
-            if topic is None or name.startswith(RETRY_PREFIX):
+            if name.startswith(RETRY_PREFIX):
                 continue
-            lag = _lag(broker, group, topic, now_ms)
-            one = (*values, group.name, name, "false", _truth(_is_system(group.name)))
-            messages.add_metric(one, lag.messages)
-            latency.add_metric(one, lag.latency_ms)
+            for is_retry in (False, True):
+                topic = broker.topics.get(retry_topic(name, group.name) if is_retry else name)
+                if topic is None:
+                    continue
+                lag = _lag(broker, group, topic, now_ms, is_retry=is_retry)
+                system = _truth(_is_system(group.name))
+                one = (*values, group.name, name, _truth(is_retry), system)
+                messages.add_metric(one, lag.messages)
+                latency.add_metric(one, lag.latency_ms)
         yield None
     yield messages
     yield latency
 
 
-def _lag(broker: Broker, group: ConsumerGroup, topic: Topic, now_ms: int) -> _Lag:
+def _lag(
+    broker: Broker, group: ConsumerGroup, topic: Topic, now_ms: int, *, is_retry: bool
+) -> _Lag:
+    """Return a group's lag in a topic, or in the one where a topic's popped messages come back for it (`is_retry`). Of
+    that one every group begins at the oldest message."""
     store = broker.store
     behind = 0
     earliest_ms: int | None = None
     for queue in store.readable_queues(topic.stored_name, topic.queues):
         offset = store.progress.get(group.name.encode(), topic.stored_name, queue.number)
-        if offset is None:
+        if offset is None and not is_retry:
             continue
-        offset = max(offset, queue.first)
+        offset = max(offset or 0, queue.first)
         if offset >= queue.visible:
             continue
         behind += queue.visible - offset

@@ -12,6 +12,7 @@ from gateway.reactor import Reactor
 from gateway.router import Caller, Peer, RequestError
 from gateway.wire.bodies import ConsumerData, Heartbeat, Subscription
 from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.pops import retry_topic
 
 CLIENT_EXPIRY = 120.0
 """Seconds without a heartbeat after which a client is forgotten (ConsumerManager)."""
@@ -181,11 +182,13 @@ class Clients:
 
     def gave_up(self, group: str, topic: str) -> bool:
         """Return whether a group is online and subscribes to other topics only. A group without subscriptions has not
-        given up any topic: pull consumers with assigned queues do not name their topics."""
+        given up any topic: pull consumers with assigned queues do not name their topics. Nor do consumers that pop name
+        the topic where a topic's messages come back."""
         online = self._consumers.get(group)
-        return (
-            online is not None and bool(online.subscriptions) and topic not in online.subscriptions
-        )
+        if online is None or not online.subscriptions:
+            return False
+        origin = topic.removeprefix(retry_topic("", group))
+        return online.subscriptions.keys().isdisjoint((topic, origin))
 
     def consumer_groups(self) -> Iterable[ConsumerGroup]:
         """Return all online consumer groups."""

@@ -160,10 +160,10 @@ class Listings:
         online = self._broker.clients.consumer_group(name)
         progress = self._broker.store.progress.of_group(name.encode())
         topics = []
-        for stored_name, offsets in sorted(progress.items()):
-            topic = self._broker.topics.get(stored_name.decode())
+        for consumed in self._broker.topics_consumed_by(name):
+            topic = self._broker.topics.get(consumed)
             if topic is not None and not self._broker.clients.gave_up(name, topic.name):
-                topics.append(self._lag(name, topic, offsets))
+                topics.append(self._lag(name, topic, progress.get(topic.stored_name, {})))
         return GroupRow(
             name=name,
             members=sorted(online.members) if online is not None else [],

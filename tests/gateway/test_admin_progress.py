@@ -10,6 +10,7 @@ from gateway.handlers import progress
 from gateway.wire.codes import RequestCode, ResponseCode
 from storage.progress import Progress
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
+from tests.gateway.test_pop import pop_fields
 from tests.gateway.tools import (
     by_queue,
     commit_offset,
@@ -93,6 +94,21 @@ class TestShown:
         assert by_queue(body["offsetTable"])["T", 0]["consumerOffset"] == 1
         client.ask(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": "H"})
         assert offset_of(client, "T", 0, "H") == 1
+
+    def test_what_comes_back_to_members_that_pop(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.heartbeat("c1", "G", {"T": "*", "%RETRY%G": "*"})
+        asked = pop_fields(gateway, topic="T", consumerGroup="G", invisibleTime=1_000)
+        for back, popped in ((3, 0), (6, 3)):
+            ok(client.ask(RequestCode.POP_MESSAGE, asked | {"bornTime": "0"}))
+            gateway.advance(2_000)
+            shown = by_queue(read(client.ask(208, {"consumerGroup": "G"}))["offsetTable"])
+            again = shown["%RETRY%G_T", 0]
+            assert (again["brokerOffset"], again["consumerOffset"]) == (back, popped)
+            assert read(client.ask(317, {"isOrder": "false"}))["totalDiff"] == 3
+        client.heartbeat("c1", "G", {"S": "*"})
+        assert read(client.ask(208, {"consumerGroup": "G"}))["offsetTable"] == {}
 
     def test_all_groups(self, client: MemoryClient) -> None:
         create_topic(client, "O", 1, order="true")

@@ -18,6 +18,7 @@ from storage.keys import queue_prefix
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway
+from tests.gateway.test_pop import pop_fields
 from tests.gateway.tools import create_topic, ok
 from tests.storage.faults import disk_takes_no_checkpoint, lmdb_cannot_be_written
 
@@ -399,6 +400,18 @@ def test_how_far_consumers_are_behind(gateway: MemoryGateway) -> None:
     assert Scrape(gateway).by(lag, *labels) == {"readers@orders@false@false": 2}
     confirm(client, 3)
     assert Scrape(gateway).by(latency, *labels) == {"readers@orders@false@false": 0}
+
+
+def test_what_comes_back_to_consumers_that_pop_is_behind_again(gateway: MemoryGateway) -> None:
+    client = gateway.connect()
+    client.send_message("orders")
+    client.heartbeat("one", "readers")
+    fields = pop_fields(gateway, consumerGroup="readers", invisibleTime=1_000)
+    ok(client.ask(RequestCode.POP_MESSAGE, fields))
+    lag = ("rocketmq_consumer_lag_messages", "topic", "is_retry")
+    assert Scrape(gateway).by(*lag) == {"orders@false": 0}
+    gateway.advance(2_000)
+    assert Scrape(gateway).by(*lag) == {"orders@false": 0, "orders@true": 1}
 
 
 def test_a_queue_that_cannot_be_read_keeps_no_figure_from_being_told(

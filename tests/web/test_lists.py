@@ -15,6 +15,7 @@ from storage.paused import PausedTopics
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail, damaged_row
 from tests.gateway.memory import START_MS, MemoryGateway
+from tests.gateway.test_pop import pop_fields
 from tests.gateway.tools import commit_offset, ok, put_group
 from tests.web.http import HTTP_PORT, HttpClient
 
@@ -39,6 +40,22 @@ def test_how_far_groups_are(gateway: MemoryGateway, http: HttpClient) -> None:
     client.heartbeat("worker-1", "workers", {"bills": "*"})
     groups = {one["name"]: one for one in http.get("/groups")["groups"]}
     assert groups["workers"]["topics"] == []
+
+
+def test_what_comes_back_to_groups_that_pop_is_still_to_be_consumed(
+    gateway: MemoryGateway, http: HttpClient
+) -> None:
+    client = gateway.connect()
+    client.send_message("orders")
+    client.heartbeat("popper-1", "poppers")
+    fields = pop_fields(gateway, consumerGroup="poppers", invisibleTime=1_000)
+    ok(client.ask(RequestCode.POP_MESSAGE, fields))
+    gateway.advance(2_000)
+    (group,) = http.get("/groups", contains="poppers")["groups"]
+    assert {one["topic"]: one["lag"] for one in group["topics"]} == {
+        "%RETRY%poppers_orders": 1,
+        "orders": 0,
+    }
 
 
 def test_what_is_gone_or_was_never_there_is_not_still_to_be_consumed(

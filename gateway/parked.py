@@ -1,12 +1,12 @@
-"""Pulls that wait for a message, by queue."""
+"""Pulls, pops and notifications that wait for a message, by queue. All are called pulls here."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Hashable, Iterable
 from collections.abc import Set as AbstractSet
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from gateway.config import Config
 from gateway.reactor import Reactor
@@ -29,15 +29,28 @@ _NO_TAG: Final = frozenset({None})
 """Stands for the tags of pulls that take no message, so that these pulls are kept here and let go too."""
 
 
+class Kind(NamedTuple):
+    """Pulls of one kind find the same in a queue: they share their group's progress, and `wish` is all else that
+    decides what they find."""
+
+    group: str
+    wish: Hashable
+
+
 class Parked(Protocol):
     """A pull that waits.
 
     `deadline` is in reactor seconds: then the pull is answered without messages. With `tag_hashes` it takes only
-    messages whose tag has one of these hashes.
+    messages whose tag has one of these hashes. Of the pulls of one `kind` only one looks, until it finds something;
+    None is a kind of its own.
     """
 
     queue: Queue
     deadline: float
+
+    @property
+    def kind(self) -> Kind | None:
+        """What the pull shares with others."""
 
     @property
     def tag_hashes(self) -> AbstractSet[int] | None:
@@ -61,26 +74,37 @@ class Parked(Protocol):
 
 
 class _Waiting:
-    """The pulls that wait for one queue: those that take any message, and those that take certain tags, by tag."""
+    """The pulls that wait for one queue: those of a kind, by kind, those that take any message, and those that take
+    certain tags, by tag."""
 
     def __init__(self) -> None:
+        self._of_kind: dict[Kind, dict[Parked, None]] = {}
         self._for_any: dict[Parked, None] = {}
         self._by_tag: dict[int | None, dict[Parked, None]] = {}
+        # The kinds of which one pull was taken out and has not looked yet.
+        self._will_look: set[Kind] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._for_any or self._by_tag)
+        return bool(self._of_kind or self._for_any or self._by_tag)
 
     def add(self, pull: Parked) -> None:
-        tags = pull.tag_hashes
-        if tags is None:
+        kind, tags = pull.kind, pull.tag_hashes
+        if kind is not None:
+            self._of_kind.setdefault(kind, {})[pull] = None
+        elif tags is None:
             self._for_any[pull] = None
         else:
             for tag in tags or _NO_TAG:
                 self._by_tag.setdefault(tag, {})[pull] = None
 
     def remove(self, pull: Parked) -> None:
-        tags = pull.tag_hashes
-        if tags is None:
+        kind, tags = pull.kind, pull.tag_hashes
+        if kind is not None:
+            alike = self._of_kind.get(kind, {})
+            alike.pop(pull, None)
+            if not alike:
+                self._of_kind.pop(kind, None)
+        elif tags is None:
             self._for_any.pop(pull, None)
         else:
             for tag in tags or _NO_TAG:
@@ -90,9 +114,11 @@ class _Waiting:
                     self._by_tag.pop(tag, None)
 
     def take(self, tags: AbstractSet[int | None]) -> dict[Parked, None]:
-        """Take out the pulls that take messages with one of these tags, each once. Those of one tag keep their
-        order."""
+        """Take out the pulls that take messages with one of these tags, each once, and one of each kind. Those of one
+        tag keep their order."""
         taken, self._for_any = self._for_any, {}
+        if self._of_kind:
+            taken |= self._take_one_of_each(self._of_kind)
         if self._by_tag:
             tagged: dict[Parked, None] = {}
             for tag in self._by_tag.keys() & tags:
@@ -103,14 +129,35 @@ class _Waiting:
         return taken
 
     def take_all(self) -> dict[Parked, None]:
-        """Take out all pulls."""
+        """Take out all pulls, but of each kind only one."""
         return self.take(self._by_tag.keys())
+
+    def take_of(self, group: str) -> dict[Parked, None]:
+        """Take out one pull of each kind of a group."""
+        return self._take_one_of_each(kind for kind in self._of_kind if kind.group == group)
+
+    def take_next(self, kind: Kind) -> dict[Parked, None]:
+        """Take out the next pull of a kind, as one of them has found something."""
+        return self._take_one_of_each([kind])
+
+    def looks(self, kind: Kind) -> None:
+        """Note that a pull of a kind that was taken out looks now. It may not see what comes later."""
+        self._will_look.discard(kind)
+
+    def _take_one_of_each(self, kinds: Iterable[Kind]) -> dict[Parked, None]:
+        due = [kind for kind in kinds if kind in self._of_kind and kind not in self._will_look]
+        taken = {next(iter(self._of_kind[kind])): None for kind in due}
+        for pull in taken:
+            self.remove(pull)
+        self._will_look.update(due)
+        return taken
 
     def all(self) -> dict[Parked, None]:
         """Return all pulls, each once."""
-        if not self._by_tag:
+        if not self._by_tag and not self._of_kind:
             return self._for_any
-        return self._for_any | {pull: None for waiting in self._by_tag.values() for pull in waiting}
+        groups = (*self._by_tag.values(), *self._of_kind.values())
+        return self._for_any | {pull: None for waiting in groups for pull in waiting}
 
 
 class ParkingLot:
@@ -118,7 +165,8 @@ class ParkingLot:
 
     A caller parks a pull right after reading its queue, with no commit in between, so no message is missed. New
     messages wake only the pulls that want one of their tags: each pull here has read its queue to the end, or would
-    have skipped the rest. At most `max_waiting_requests` pulls are to wait.
+    have skipped the rest. Of the pulls of one kind they wake one. When it is done without having found that there is
+    nothing, the next is woken, and so on. At most `max_waiting_requests` pulls are to wait.
     """
 
     def __init__(self, reactor: Reactor) -> None:
@@ -168,11 +216,13 @@ class ParkingLot:
         if waiting is not None:
             self._wake(waiting.take(growth.tag_hashes), growth.first)
 
-    def wake(self, queue: Queue) -> None:
-        """Retry every pull that waits for this queue, even if the queue has not grown."""
+    def wake(self, queue: Queue, popping: str | None = None) -> None:
+        """Retry the pulls that wait for this queue, even if the queue has not grown, or only the pops and notifications
+        of one group (`popping`)."""
         waiting = self._queues.get(queue)
         if waiting is not None:
-            self._wake(waiting.take_all(), queue.visible)
+            pulls = waiting.take_all() if popping is None else waiting.take_of(popping)
+            self._wake(pulls, queue.visible)
 
     def sweep(self, now: float) -> bool:
         """Let go of the pulls whose deadline has passed or whose client is gone, as many as fit in one turn. Return
@@ -208,39 +258,46 @@ class ParkingLot:
     def release_all(self) -> None:
         """Let go of all pulls, as the gateway stops."""
         # First retry the woken pulls: answered without messages, their clients would go on behind the new ones.
-        self._retry_some(len(self._woken))
+        while self._woken:
+            self._retry_first()
         self._unswept.clear()
         while self.sweep(float("inf")):
             pass
 
     def _wake(self, pulls: Collection[Parked], first: int) -> None:
         """Retry these pulls behind those that were woken before. If none of those is left, retry some now."""
-        if not self._woken and len(pulls) <= WOKEN_AT_ONCE:
-            for pull in pulls:
-                self._retry(pull, first)
-            return
         is_first = not self._woken
         self._woken += [(pull, first) for pull in pulls]
         if is_first:
             self._retry_some()
 
-    def _retry_some(self, most: int = WOKEN_AT_ONCE) -> None:
-        for _ in range(min(most, len(self._woken))):
-            self._retry(*self._woken.popleft())
+    def _retry_some(self) -> None:
+        left = WOKEN_AT_ONCE
+        while self._woken and left:
+            self._retry_first()
+            left -= 1
         if self._woken:
             self._reactor.callLater(0, self._retry_some)
 
-    def _retry(self, pull: Parked, first: int) -> None:
+    def _retry_first(self) -> None:
+        """Retry the pull that was woken first. It stays there meanwhile, so that those that it wakes come after it."""
+        pull, first = self._woken[0]
         # The pull does not count while it is answered: an answer can bring the same client back at once.
         self._count -= 1
+        kind = pull.kind
+        if kind is not None:
+            self._queues[pull.queue].looks(kind)
+        is_over = True
         if not pull.alive:
             pull.give_up()
-            return
-        try:
-            is_answered = pull.retry(first)
-        except Exception as error:  # noqa: BLE001 - the other pulls are retried all the same
-            # The pull is not parked again: at its deadline it would be answered as if there were nothing new.
-            pull.fail(error)
-            return
-        if not is_answered:
+        else:
+            try:
+                is_over = pull.retry(first)
+            except Exception as error:  # noqa: BLE001 - the other pulls are retried all the same
+                # The pull is not parked again: at its deadline it would be answered as if there were nothing new.
+                pull.fail(error)
+        if not is_over:
             self.park(pull)
+        elif kind is not None:
+            self._woken += [(one, first) for one in self._queues[pull.queue].take_next(kind)]
+        self._woken.popleft()

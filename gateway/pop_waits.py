@@ -8,10 +8,11 @@ from typing import Final, NamedTuple
 from twisted.logger import Logger
 
 from gateway.clock import Clock
-from gateway.parked import ParkingLot
+from gateway.parked import Kind, ParkingLot
 from gateway.pop_queues import PopQueue
 from gateway.reactor import Reactor
 from gateway.router import Call, answer_failure
+from gateway.wire.headers import Notification, PopMessage
 
 MAX_WAITING: Final = 1024
 """Requests of one kind that may wait for the same group, topic and queue (popPollingSize)."""
@@ -81,11 +82,12 @@ class _Wait:
 class _WaitAt:
     """A waiting request at one of its queues, as `ParkingLot` keeps it."""
 
-    __slots__ = ("_one", "_wait", "deadline", "queue")
+    __slots__ = ("_one", "_wait", "deadline", "kind", "queue")
 
-    def __init__(self, wait: _Wait, one: PopQueue, deadline: float) -> None:
+    def __init__(self, wait: _Wait, kind: Kind, one: PopQueue, deadline: float) -> None:
         self._wait = wait
         self._one = one
+        self.kind = kind
         self.queue = one.queue
         self.deadline = deadline
 
@@ -141,9 +143,10 @@ class PopWaits:
             return False
         self._counts[waited] = self.count(waited) + 1
         wait = _Wait(call, retry, over, lambda: self._forget(waited))
+        kind = _kind(waited, call.fields)
         deadline = self._reactor.seconds() + min(seconds, LONGEST_WAIT)
         for one in queues:
-            self._parked.park(_WaitAt(wait, one, deadline))
+            self._parked.park(_WaitAt(wait, kind, one, deadline))
         return True
 
     def _forget(self, waited: Waited) -> None:
@@ -152,3 +155,10 @@ class PopWaits:
             self._counts[waited] = left
         else:
             del self._counts[waited]
+
+
+def _kind(waited: Waited, fields: PopMessage | Notification) -> Kind:
+    """Return the kind of a request. In order, the attempt decides whether it may have the messages under way again."""
+    attempt = fields.attempt_id if fields.order else None
+    wish = (waited.notifies, fields.exp, fields.exp_type, fields.order, attempt)
+    return Kind(waited.group, wish)

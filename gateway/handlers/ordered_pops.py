@@ -80,4 +80,5 @@ class OrderedPops:
     def _wake(self, place: Place) -> None:
         # Nobody waits for a queue that cannot be read.
         with suppress(DamagedError):
-            self._broker.parked.wake(self._store.queue(place.topic.encode(), place.queue))
+            queue = self._store.queue(place.topic.encode(), place.queue)
+            self._broker.parked.wake(queue, place.group)

@@ -39,6 +39,9 @@ class Pull:
 
     __slots__ = ("_pulling", "call", "deadline", "filter", "offset", "queue")
 
+    kind = None
+    """Each pull has its own offset."""
+
     def __init__(
         self, pulling: Pulling, call: Call, queue: Queue, offset: int, wanted: Filter
     ) -> None:

@@ -393,6 +393,44 @@ class TestWaiting:
         assert waiting[0].answer(opaques[0]) is not None
         assert set(looked_at) == {31}
 
+    def test_of_those_who_want_the_same_one_looks_first(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each message once made all of a group look, some 8 us each."""
+        ok(create_topic(client, "orders"))
+        alike = [self.park(gateway, client) for _ in range(5)]
+        others = [
+            self.park(gateway, client, **fields)
+            for fields in ({"consumerGroup": "others"}, {"exp": "x"})
+        ]
+        looks = 0
+        read = Store.read
+
+        def count(*arguments: Any) -> Page:
+            nonlocal looks
+            looks += 1
+            return read(*arguments)
+
+        monkeypatch.setattr(Store, "read", count)
+        send(client, "a")
+        assert [client.answer(one) is None for one in alike] == [False, True, True, True, True]
+        assert [client.answer(one) is None for one in others] == [False, True]
+        # Of the five the first finds it, and the second nothing. Nobody in the other group follows.
+        assert looks == 4
+
+    def test_what_one_leaves_the_next_gets(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        ok(create_topic(client, "orders"))
+        clients = [gateway.connect() for _ in range(40)]
+        waiting = [(one, self.park(gateway, one, maxMsgNums=2)) for one in clients]
+        clients[0].disconnect()
+        for count in (61, 16):
+            client.send_batch(("a", {}) for _ in range(count))
+        answers = [one.answer(opaque) for one, opaque in waiting[1:]]
+        counts = [len(decode_messages(one.body)) for one in answers if one is not None]
+        assert sorted(counts) == [1] + 38 * [2]
+
     def test_until_the_end(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a")
         pop(gateway, client, invisibleTime=60_000)

@@ -7,6 +7,7 @@ import json
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from gateway.handlers import ordered_pops
 from gateway.handlers.ordered_pops import OrderedPops
 from gateway.pop_orders import Place
+from gateway.pop_queues import PopQueues
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.messages import decode_messages
@@ -228,7 +230,7 @@ class TestAgain:
             place = Place("g", "orders", queue)
             broker.orders.note(place, None, gateway.now_ms, INVISIBLE_MS, [0])
         woken: list[list[int]] = [[]]
-        monkeypatch.setattr(broker.parked, "wake", lambda queue: woken[-1].append(queue.number))
+        monkeypatch.setattr(broker.parked, "wake", lambda queue, _: woken[-1].append(queue.number))
         gateway.advance(INVISIBLE_MS - 1)
         gateway.reactor.rightNow += 0.001
         release = OrderedPops(broker).release_due
@@ -247,6 +249,26 @@ class TestAgain:
         assert len(orders._releases) == 1
         gateway.advance(61_000)
         assert orders._releases == []
+
+    def test_an_acknowledgement_wakes_its_own_group_only(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        send(client, "a", "b")
+        (handle,) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=1))
+        pop_texts(gateway, client, consumerGroup="others")
+        fields = pop_fields(gateway, **ORDER, pollTime=15_000)
+        for group in ("consumers", "others"):
+            client.send(RequestCode.POP_MESSAGE, fields | {"consumerGroup": group})
+        looks = []
+        blocks = PopQueues.blocks
+
+        def note(queues: PopQueues, group: str, *rest: Any) -> bool:
+            looks.append(group)
+            return blocks(queues, group, *rest)
+
+        monkeypatch.setattr(PopQueues, "blocks", note)
+        ack(client, handle)
+        assert looks == ["consumers"]
 
     def test_over_a_crash(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a", "b", "c")

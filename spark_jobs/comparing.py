@@ -22,9 +22,10 @@ import pyarrow as pa
 
 from gateway.wire import properties as names
 from gateway.wire.codes import RequestCode
-from gateway.wire.dialect import DialectError, to_json
+from gateway.wire.dialect import to_json
 from gateway.wire.messages import Message, MessageError, decode_messages
 from gateway.wire.properties import find, parse
+from recording.format import LONGEST_FRAME
 from spark_jobs.errors import JobError
 from spark_jobs.features import feature
 from spark_jobs.messages import PULLS
@@ -239,8 +240,8 @@ def _facts(body: bytes) -> dict[str, str]:
     if not body:
         return {}
     try:
-        value = json.loads(to_json(body))
-    except (DialectError, ValueError, RecursionError):
+        value = _value(body)
+    except (ValueError, RecursionError):
         long = f"{len(body)} bytes, CRC {zlib.crc32(body):08x}"
         return {"body.bytes": body.hex() if len(body) <= 64 else long}
     if not isinstance(value, dict) or not value:
@@ -248,6 +249,14 @@ def _facts(body: bytes) -> dict[str, str]:
     return {
         f"body.{name}": json.dumps(_unordered(part), sort_keys=True) for name, part in value.items()
     }
+
+
+def _value(body: bytes) -> Any:
+    """Return the value of a body that is JSON, of any size. Raises ValueError or RecursionError for any other."""
+    try:
+        return json.loads(body)
+    except ValueError:  # RocketMQ writes some maps in its own dialect
+        return json.loads(to_json(body, LONGEST_FRAME))
 
 
 def _own(message: Message) -> dict[str, str]:

@@ -32,15 +32,18 @@ class DialectError(ValueError):
     """Text that is neither JSON nor in this dialect."""
 
 
-def to_json(text: bytes) -> bytes:
+def to_json(text: bytes, most_bytes: int = MAX_TEXT) -> bytes:
     """Convert text to plain JSON: a key that is bare or an object becomes a string. Control characters in strings are
     escaped, and C's NUL at the end is left out.
 
-    :raises DialectError: when brackets or quotes do not match, or the text is longer than `MAX_TEXT`. The result may
-        have other faults.
+    :param most_bytes: the longest text to convert. A caller that holds nobody up may allow more.
+    :raises DialectError: when brackets or quotes do not match, or the text is too long. The result may have other
+        faults.
     """
-    if len(text) > MAX_TEXT:
-        raise DialectError(f"{len(text)} bytes that are not standard JSON; {MAX_TEXT} are possible")
+    if len(text) > most_bytes:
+        raise DialectError(
+            f"{len(text)} bytes that are not standard JSON; {most_bytes} are possible"
+        )
     tokens = _tokens(text)
     value, end = _value(tokens, 0, 0)
     if end != len(tokens):

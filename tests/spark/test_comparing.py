@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from gateway.wire.codes import RequestCode
+from gateway.wire.dialect import MAX_TEXT
 from spark_jobs import replaying, reporting
 from spark_jobs.comparing import body_facts, compare, exceeds
 from spark_jobs.errors import JobError
@@ -190,6 +192,22 @@ def test_bodies_are_compared_by_what_they_mean() -> None:
     assert facts(26, b"limit=10\n" * 9) != facts(26, b"limit=20\n" * 9)
     assert facts(106, b"{}") == {"body.value": "{}"}, "and not as if there were none"
     assert facts(106, b'{"t":{"c":["a","b"]}}') == facts(106, b'{"t":{"c":["b","a"]}}')
+
+
+def test_long_bodies_are_compared_by_what_they_mean() -> None:
+    def topics(*numbers: int) -> bytes:
+        table = {f"topic-{number:05}": {"perm": 6, "readQueueNums": 8} for number in numbers}
+        return json.dumps({"topicConfigTable": table, "dataVersion": 1}).encode()
+
+    def offsets(*queues: int) -> bytes:
+        entries = ",".join(f'{{"queueId":{queue},"topic":"{"t" * 40}"}}:1' for queue in queues)
+        return f'{{"offsetTable":{{{entries}}}}}'.encode()
+
+    for of, name in ((topics, "body.topicConfigTable"), (offsets, "body.offsetTable")):
+        body = of(*range(8_000))
+        assert len(body) > MAX_TEXT
+        assert differ(21, body, of(*range(7_999, -1, -1))) == {}
+        assert list(differ(21, body, of(*range(7_999)))) == [name]
 
 
 def test_an_answer_that_begins_or_ends_elsewhere_has_the_same_messages() -> None:

@@ -256,7 +256,7 @@ def _log() -> Column:
     from pyspark.sql import functions as f
 
     folder = f.coalesce(f.regexp_replace("file", "/[^/]*$", ""), f.lit(""))
-    return f.when(f.col("event").isin("stored", "parked"), folder)
+    return f.when(f.col("event").isin("stored", "parked", "rolled"), folder)
 
 
 def _asked(messages: DataFrame) -> DataFrame:
@@ -264,25 +264,29 @@ def _asked(messages: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     sent = messages.where(
-        f.col("event").isin("sent", "parked")
+        f.col("event").isin("sent", "parked", "rolled")
         & f.col("due_ms").isNotNull()
         & (f.col("answer_code").isNull() | f.col("answer_code").isin(*STORED_CODES))
         & ~f.col("topic").startswith("%RETRY%")
     )
+    # A rolled record is no send, and its due time is rounded. It counts where the log with the send is gone.
+    is_send = f.col("event") != "rolled"
     # A client that got no answer sends the message again with the same id: that is still one message.
     alone = f.when(f.col("message_id").isNull(), f.monotonically_increasing_id())
     return sent.groupBy("topic", "message_id", alone.alias("alone")).agg(
-        f.min("due_ms").alias("due_ms"),
+        f.coalesce(f.min(f.when(is_send, f.col("due_ms"))), f.min("due_ms")).alias("due_ms"),
         f.min("time_ns").alias("time_ns"),
         f.min("asked").alias("asked"),
         f.min("asked_value").alias("asked_value"),
-        f.count("*").alias("sends"),
+        f.greatest(f.count(f.when(is_send, 1)), f.lit(1)).alias("sends"),
         f.max("queue_id").alias("queue_id"),
         f.max("keys").alias("keys"),
         f.max("tags").alias("tags"),
         f.max(f.struct("file", "position")).alias("place"),
         f.max(_log()).alias("log"),
-        f.max(f.col("answer_code").isNotNull() | (f.col("event") == "parked")).alias("is_accepted"),
+        f.max(f.col("answer_code").isNotNull() | f.col("event").isin("parked", "rolled")).alias(
+            "is_accepted"
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from gateway.wire.codes import RequestCode, SysFlag
 from gateway.wire.messages import Message, unpack_host
 from gateway.wire.properties import find, remove
 from spark_jobs.exchanges import ROWS, text_maps
-from spark_jobs.messages import PARKING, asked_time
+from spark_jobs.messages import PARKING, asked_time, is_rolled
 
 GROUP: Final = "tidegate-replay-log"
 """The producer group for records without one."""
@@ -50,9 +50,7 @@ def send_of(message: Message) -> dict[str, Any] | None:
     is_parked = topic in PARKING
     real = find(properties, names.REAL_TOPIC)
     if is_parked:
-        if real is None or find(properties, names.TIMER_ROLL_TIMES) is not None:
-            return None  # the timer wheel wrote it again
-        if find(properties, names.TIMER_ROLL_LABEL) is not None:
+        if real is None or is_rolled(properties):
             return None
         topic = real
         text = find(properties, names.REAL_QID) or ""

@@ -55,6 +55,8 @@ DELIVERED: Final = "delivered"
 """A consumer of `group` got the message, by a pull or a pop."""
 PARKED: Final = "parked"
 """A broker stored the message for later (commit log)."""
+ROLLED: Final = "rolled"
+"""A broker moved a pending message that is due much later to the end of the log (commit log). That is no send."""
 STORED: Final = "stored"
 """A broker stored the message in its topic (commit log)."""
 DRAINED: Final = "drained"
@@ -466,9 +468,19 @@ def message_of_log(message: Message, levels: tuple[int, ...]) -> dict[str, Any]:
         target = find(message.properties, names.TIMER_DEL_UNIQKEY)
         if target is not None:
             found |= {"event": RECALLED, "message_id": target.rpartition("+")[2]}
+        elif is_rolled(message.properties):
+            found["event"] = ROLLED
+            if found["asked"] != "time":  # a relative one does not count from this record
+                found["due_ms"] = _number(find(message.properties, names.TIMER_OUT_MS))
         elif found["asked"] in ("level", "seconds", "milliseconds"):
             found["due_ms"] = asked_time(message.properties, message.store_ms, levels)[2]
     return found
+
+
+def is_rolled(properties: str) -> bool:
+    """Whether a record of a pending message is the broker's own copy of an earlier one."""
+    marks = (names.TIMER_ROLL_TIMES, names.TIMER_ROLL_LABEL)
+    return any(find(properties, name) is not None for name in marks)
 
 
 def _of_record(message: Message, levels: tuple[int, ...]) -> dict[str, Any]:

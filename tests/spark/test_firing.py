@@ -142,6 +142,7 @@ def committed(at_ms: int, done_ms: int | None = None) -> dict[str, Any]:
     }
 
 
+DELAY = 3 * 86_400_000
 FIRED_IN_VAIN = "fired though replaced"
 RECALLED_IN_VAIN = "fired though recalled"
 IN_BULK = "changed in bulk"
@@ -357,6 +358,33 @@ def test_what_a_log_does_not_reach_is_not_lost(spark: SparkSession) -> None:
         "b": "not watched",
         "c": "lost",
     }
+
+
+def test_what_a_broker_rolled_in_its_log_is_no_send(spark: SparkSession) -> None:
+    def of(event: str, name: str, at_ms: int, offset: int = 0, **more: Any) -> dict[str, Any]:
+        place = {"event": event, "file": f"/store/commitlog/{0:020}", "queue_offset": offset}
+        times = {"time_ns": (START + at_ms) * MS, "store_ms": START + at_ms, "reconsume_times": 0}
+        return {**sent(name, DELAY), "answer_code": None, **place, **times, **more}
+
+    def rolled(name: str) -> dict[str, Any]:
+        return of("rolled", name, DELAY // 2, due_ms=START + DELAY - 1000)
+
+    rows = [of("parked", "whole", 0), rolled("whole"), of("stored", "whole", DELAY)]
+    rows += [of("parked", "twice", 0), rolled("twice")]
+    rows += [of("stored", "twice", DELAY, offset) for offset in (1, 2)]
+    # The files with their sends were deleted.
+    rows += [rolled("later"), of("stored", "later", DELAY - 1, 3), rolled("lost")]
+    rows.append(of("stored", "now", DELAY + 60_000, 4, asked=None, due_ms=None))
+    events = table(spark, *rows)
+    found = outcomes(events, grace_ms=5_000).collect()
+    assert {row["message_id"]: (row["outcome"], row["stored_error_ms"]) for row in found} == {
+        "whole": ("fired", 0),
+        "twice": ("doubled", 0),
+        "later": ("fired", 999),
+        "lost": ("lost", None),
+    }
+    figures = profile(spark.createDataFrame([], DDL), events)
+    assert (figures.sent, figures.delayed, figures.pending_at_most) == (3, 2, 2)
 
 
 def test_a_refused_send_is_no_message(spark: SparkSession) -> None:

@@ -214,6 +214,17 @@ MESSAGES = [
     ("orders", b"two", "UNIQ_KEY\x01B\x02DELAY\x013\x02REAL_TOPIC\x01orders\x02"),
     ("orders", b"x" * 500, "UNIQ_KEY\x01C\x02"),
 ]
+ROLLED = [
+    (
+        "rmq_sys_wheel_timer",
+        b"far",
+        f"UNIQ_KEY\x01{name}\x02REAL_TOPIC\x01orders\x02TIMER_OUT_MS\x01900000000\x02{asked}\x01{mark}\x02",
+    )
+    for name, asked, mark in (
+        ("D", "TIMER_DELAY_SEC\x01899000\x02TIMER_ROLL_TIMES", "2"),
+        ("E", "TIMER_DELIVER_MS\x01900000500\x02TIMER_ROLL_LABEL", "R"),
+    )
+]
 
 
 def log_file(folder: Path, data: bytes, base: int = 0) -> Path:
@@ -234,6 +245,18 @@ def test_a_log_tells_what_was_parked_and_fired(tmp_path: Path) -> None:
         ("stored", "orders", "C"),
     ]
     assert [(row["asked"], row["asked_value"]) for row in rows][1] == ("level", 3)
+
+
+def test_a_log_tells_what_was_rolled_with_its_true_due_time(tmp_path: Path) -> None:
+    """A delay counts from the send, which the broker stored days before it wrote such a record."""
+    file = log_file(tmp_path, log_bytes(ROLLED))
+    [batch] = read_commit_log(file, 0, 1 << 40, LEVELS)
+    assert [
+        (row["event"], row["topic"], row["asked"], row["due_ms"]) for row in batch.to_pylist()
+    ] == [
+        ("rolled", "orders", "seconds", 900_000_000),
+        ("rolled", "orders", "time", 900_000_500),
+    ]
 
 
 @given(cuts=st.lists(st.integers(1, 1200), max_size=5), damaged=st.integers(0, 1300))

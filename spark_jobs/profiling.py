@@ -10,7 +10,7 @@ from gateway.wire.codes import CommandFlag, RequestCode
 from spark_jobs.messages import STORED_CODES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _NAMES: Final = {int(code): code.name for code in RequestCode}
 _TOPICS: Final = 100
@@ -112,9 +112,9 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
         is_sent = is_parked | ((f.col("event") == "stored") & f.col("asked").isNull())
     sent = messages.where(is_sent & f.coalesce(f.col("answer_code"), f.lit(0)).isin(*STORED_CODES))
     sums = sent.agg(f.count("*"), f.sum("body_size"), f.count("asked")).collect()[0]
-    hot = _by_second(asked, "asked_ns").orderBy(f.desc("count")).limit(_SECONDS).collect()
+    hot = _by_second(asked, _second("asked_ns")).orderBy(f.desc("count")).limit(_SECONDS).collect()
     language = f.coalesce("language", f.lit("unknown"))  # the header has null
-    due = sent.where("due_ms is not null").withColumn("due_ns", f.col("due_ms") * 1_000_000)
+    due = sent.where("due_ms is not null")
     delays = (
         outcomes(messages, grace_ms=0)
         .groupBy("asked", "delay")
@@ -131,8 +131,8 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
         send_rate=int(sums[0]) / seconds if seconds else 0.0,
         delayed=int(sums[2]),
         peak_requests=int(hot[0]["count"]) if hot else 0,
-        peak_sent=_peak(_by_second(sent, "time_ns")),
-        peak_due=_peak(_by_second(due, "due_ns")),
+        peak_sent=_peak(_by_second(sent, _second("time_ns"))),
+        peak_due=_peak(_by_second(due, _due_second())),
         pending_at_most=_pending_at_most(due),
         stored_bytes_a_day=(sums[1] or 0) / seconds * 86_400 if seconds else 0.0,
         languages={
@@ -149,11 +149,22 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
     )
 
 
-def _by_second(table: DataFrame, column: str) -> DataFrame:
+def _second(ns: str) -> Column:
+    """Return the second of a time in ns."""
     from pyspark.sql import functions as f
 
-    second = f.floor(f.col(column) / _NS).alias("second")
-    return table.where(f.col(column).isNotNull()).groupBy(second).count()
+    return f.floor(f.col(ns) / _NS)
+
+
+def _due_second() -> Column:
+    """Return the second in which a message is due. In ns, a bigint has no room for times after 2262."""
+    from pyspark.sql import functions as f
+
+    return f.floor(f.col("due_ms") / 1000)
+
+
+def _by_second(table: DataFrame, second: Column) -> DataFrame:
+    return table.where(second.isNotNull()).groupBy(second.alias("second")).count()
 
 
 def _peak(by_second: DataFrame) -> int:
@@ -168,8 +179,8 @@ def _pending_at_most(due: DataFrame) -> int:
     from pyspark.sql.window import Window
 
     changes = (
-        due.select(f.floor(f.col("time_ns") / _NS).alias("second"), f.lit(1).alias("change"))
-        .union(due.select(f.floor(f.col("due_ns") / _NS).alias("second"), f.lit(-1)))
+        due.select(_second("time_ns").alias("second"), f.lit(1).alias("change"))
+        .union(due.select(_due_second().alias("second"), f.lit(-1)))
         .groupBy("second")
         .agg(f.sum("change").alias("change"))
     )

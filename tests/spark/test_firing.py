@@ -431,6 +431,13 @@ def test_a_request_without_a_language_is_counted(spark: SparkSession) -> None:
     assert msgspec.json.decode(msgspec.json.encode(found), type=Profile) == found
 
 
+@pytest.mark.parametrize("due_ms", [9_999_999_999_999, (1 << 63) // 2000 - 1])
+def test_a_message_due_in_centuries_is_counted(spark: SparkSession, due_ms: int) -> None:
+    far = sent("far", due_ms, asked="time", due_ms=due_ms, answer_code=None)
+    found = profile(spark.createDataFrame([], DDL), table(spark, far, sent("a", 1000)))
+    assert (found.sent, found.pending_at_most, found.peak_due) == (2, 2, 1)
+
+
 @pytest.fixture
 def memory() -> Iterator[MemoryGateway]:
     with tempfile.TemporaryDirectory() as folder:

@@ -74,8 +74,15 @@ _NAMED_IN_BODY: Final = {
     RequestCode.CHECK_CLIENT_CONFIG,
 }
 """Requests that have topics and groups in a JSON body."""
-_BULK_TIMES: Final = ("begin", "end", "due")
-"""Fields of a bulk change that are times."""
+_MOMENTS: Final = {
+    RequestCode.BULK_CHANGE_TIMERS: ("begin", "end", "due"),
+    RequestCode.LOOK_UP_TIMERS: ("begin", "end"),
+    RequestCode.QUERY_MESSAGE: ("beginTimestamp", "endTimestamp"),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: ("timestamp",),
+}
+"""Fields that are times, epoch ms."""
+_LAST_MOMENT: Final = (1 << 63) - 1
+"""What clients send as the end of a range that has none; the beginning is then often 0."""
 _LONGEST_NUMBER: Final = 20
 """The most characters of a number of 64 bits, with its sign."""
 
@@ -160,8 +167,6 @@ class Rewriter:
             self._map(changed, "recallHandle", self._handles, unmapped)
         elif code in (RequestCode.ABORT_TIMERS, RequestCode.RESCHEDULE_TIMERS):
             self._change(changed, recorded_ms, now_ms, unmapped)
-        elif code == RequestCode.BULK_CHANGE_TIMERS:
-            self._move_times(changed, recorded_ms, now_ms, _BULK_TIMES)
         elif code in popped.POLLS:
             if changed.get("bornTime", "0") != "0":
                 changed["bornTime"] = str(now_ms)
@@ -178,10 +183,9 @@ class Rewriter:
                 unmapped.append("transactionId")
             else:
                 changed |= known
-        elif code == RequestCode.QUERY_MESSAGE:
-            changed["key"] = self._ids.get(changed.get("key", ""), changed.get("key", ""))
-        elif code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
-            self._move_times(changed, recorded_ms, now_ms, ("timestamp",))
+        elif code in _MOMENTS:
+            self._look(code, changed, unmapped)
+            self._move_times(changed, recorded_ms, now_ms, _MOMENTS[RequestCode(code)])
         return Rewritten(changed, body, tuple(unmapped))
 
     def answer(
@@ -308,15 +312,28 @@ class Rewriter:
         if ext.get("handle"):
             self._map(ext, "handle", self._handles, unmapped)
         if ext.get("id"):
-            # Replayed sends have new ids, which are made from the recorded ones.
-            ext["id"] = self._ids.get(ext["id"]) or new_id(ext["id"], self._rules.run)
+            ext["id"] = self._id(ext["id"])
         self._move_times(ext, recorded_ms, now_ms, ("due",))
+
+    def _look(self, code: int, ext: dict[str, str], unmapped: list[str]) -> None:
+        """Rewrite what a request looks for, other than times."""
+        is_by_id = ext.get("indexType") == "U" or ext.get("_UNIQUE_KEY_QUERY") == "true"
+        if code == RequestCode.QUERY_MESSAGE and is_by_id and "key" in ext:
+            ext["key"] = self._id(ext["key"])
+        if code == RequestCode.LOOK_UP_TIMERS and ext.get("id"):
+            ext["id"] = self._id(ext["id"])
+        if ext.get("cursor"):
+            unmapped.append("cursor")
+
+    def _id(self, recorded: str) -> str:
+        """Return this run's id of a message. Replayed sends have new ids, which are made from the recorded ones."""
+        return self._ids.get(recorded) or new_id(recorded, self._rules.run)
 
     def _move_times(
         self, ext: dict[str, str], recorded_ms: int, now_ms: int, moments: Iterable[str]
     ) -> None:
         for name in moments:
-            if _is_number(ext.get(name, "")):
+            if _is_number(ext.get(name, "")) and 0 < int(ext[name]) < _LAST_MOMENT:
                 ext[name] = str(self._moved(int(ext[name]), recorded_ms, now_ms))
         for name in ("delay", "shift"):
             if self._rules.delays == "scale" and _is_number(ext.get(name, "")):
@@ -329,8 +346,7 @@ class Rewriter:
         for name in (names.RESCHEDULE, names.TIMER_DEL_UNIQKEY):
             if name in found:  # a recall or reschedule order about another message
                 topic, plus, target = found[name].rpartition("+")
-                target = self._ids.get(target) or new_id(target, self._rules.run)
-                found[name] = f"{self._rules.topics.get(topic, topic)}{plus}{target}"
+                found[name] = f"{self._rules.topics.get(topic, topic)}{plus}{self._id(target)}"
         for name in (names.TIMER_DELIVER_MS, names.START_DELIVER_TIME):
             if _is_number(found.get(name, "")):
                 found[name] = str(self._moved(int(found[name]), recorded_ms, now_ms))

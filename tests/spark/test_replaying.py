@@ -384,6 +384,57 @@ def test_what_should_be_a_number_and_is_none_is_sent_as_it_was(
     rewriter.answer(RequestCode.PULL_MESSAGE, {"topic": "t", "queueId": "0"}, *told)
 
 
+@pytest.mark.parametrize(
+    ("code", "ext", "changed"),
+    [
+        (
+            RequestCode.QUERY_MESSAGE,
+            {"key": "A" * 32, "_UNIQUE_KEY_QUERY": "true"},
+            {"key": new_id("A" * 32, "run")},
+        ),
+        (
+            RequestCode.QUERY_MESSAGE,
+            {"key": "A" * 32, "indexType": "U", "beginTimestamp": "0"},
+            {"key": new_id("A" * 32, "run")},
+        ),
+        (
+            RequestCode.QUERY_MESSAGE,
+            {"key": "order-1", "indexType": "K", "beginTimestamp": "1000", "endTimestamp": "4000"},
+            {"beginTimestamp": "500000", "endTimestamp": "503000"},
+        ),
+        (
+            RequestCode.QUERY_MESSAGE,
+            {"key": "order-1", "beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)},
+            {},
+        ),
+        (RequestCode.LOOK_UP_TIMERS, {"id": "A" * 32}, {"id": new_id("A" * 32, "run")}),
+        (
+            RequestCode.LOOK_UP_TIMERS,
+            {"topic": "t", "begin": "2000", "end": "61000"},
+            {"begin": "501000", "end": "560000"},
+        ),
+        (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"timestamp": "900"}, {"timestamp": "499900"}),
+        (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"timestamp": "-1"}, {}),
+        (
+            RequestCode.BULK_CHANGE_TIMERS,
+            {"begin": "0", "end": str((1 << 63) - 1), "due": "2000"},
+            {"due": "501000"},
+        ),
+    ],
+)
+def test_look_ups_ask_for_ids_and_times_of_this_run(
+    code: RequestCode, ext: dict[str, str], changed: dict[str, str]
+) -> None:
+    asked = Rewriter(Rules("run")).request(code, ext, b"", recorded_ms=1_000, now_ms=500_000)
+    assert asked.ext == ext | changed
+    assert asked.unmapped == ()
+
+
+def test_the_place_where_a_look_up_goes_on_is_told() -> None:
+    asked = Rewriter(Rules("run")).request(RequestCode.LOOK_UP_TIMERS, {"cursor": "x"}, b"", 1, 2)
+    assert asked.unmapped == ("cursor",)
+
+
 def play_many(port: str, folder: str, count: str) -> None:
     """Replay in a process that the test kills in the middle."""
     rows = [sent(at, f"{at:032X}") for at in range(int(count))]

@@ -28,6 +28,7 @@ from gateway.wire.pops import (
     retry_topic,
 )
 from gateway.wire.properties import find
+from spark_jobs.latest import Latest
 
 POLLS: Final = frozenset({RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION})
 """Codes of requests that contain the time when they were made and wait from that time on."""
@@ -37,6 +38,8 @@ ACKS: Final = frozenset({RequestCode.ACK_MESSAGE, _CHANGE, RequestCode.BATCH_ACK
 TELLING: Final = frozenset({RequestCode.POP_MESSAGE, _CHANGE})
 """Codes of requests whose answers make handles."""
 
+_MOST_POPPED: Final = 100_000
+"""Of the messages that were popped and not acknowledged, so many are known: those that came last."""
 _NO_END: Final = 1 << 62
 
 
@@ -95,9 +98,9 @@ class Receipts:
         self._topics = topics
         self._groups = groups
         self._new_id = new_id
-        self._ids: dict[_Place, tuple[str, str]] = {}
+        self._ids = Latest[_Place, tuple[str, str]](_MOST_POPPED)
         """By recorded place: the message's topic, as in the request, and its recorded id."""
-        self._handles: dict[tuple[str, str], Handle] = {}
+        self._handles = Latest[tuple[str, str], Handle](_MOST_POPPED)
         """By topic and new id: the latest handle that this run's pops got."""
 
     def answer(

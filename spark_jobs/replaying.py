@@ -25,6 +25,7 @@ from gateway.wire.codes import CommandFlag, RequestCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs.exchanges import TEXTS
+from spark_jobs.latest import Latest
 from spark_jobs.messages import SENDS
 from spark_jobs.popped import ACKS
 from spark_jobs.rewriting import Rewriter, Rules, ids_needed, ids_told
@@ -98,6 +99,8 @@ NAME_SERVER_CODES: Final = frozenset(
 
 _MOST_OPEN: Final = 500
 """Above so many connections of a task, one that waits for no answer is closed for each new one."""
+_MOST_CONNECTIONS: Final = 10_000
+"""Of so many connections it is known what their answers said: those that sent a request last."""
 MARK_BYTES: Final = 8
 """The size of a request's mark in a journal."""
 _TEACHING_S: Final = 2.0
@@ -135,7 +138,7 @@ class Target(NamedTuple):
 
 
 class Journal:
-    """The requests that a player has sent. Each is noted on disk before the send, so it is never sent again.
+    """The requests that have been sent. Each is noted on disk before the send, so the next run does not send it again.
 
     Each request has `MARK_BYTES`: a hash of its file and position.
     """
@@ -143,6 +146,7 @@ class Journal:
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._sent: set[bytes] = set()
+        """Those of earlier runs. A run has each request only once."""
         for file in folder.glob("*.sent"):
             data = file.read_bytes()
             ends = range(MARK_BYTES, len(data) + 1, MARK_BYTES)
@@ -165,13 +169,12 @@ class Journal:
         os.close(self._file)
 
     def claim(self, file: str, position: int) -> bool:
-        """Note that a request is about to be sent; return False if it was noted before."""
+        """Note that a request is about to be sent; return False if an earlier run has noted it."""
         place = f"{file}\0{position}".encode()
         mark = hashlib.blake2b(place, digest_size=MARK_BYTES).digest()
         if mark in self._sent:
             return False
         os.write(self._file, mark)
-        self._sent.add(mark)
         return True
 
 
@@ -276,7 +279,7 @@ class Player:
         self._lines: dict[tuple[str, tuple[str, int]], _Line] = {}
         """Open connections, the least recently used first."""
         self._failed: dict[tuple[str, int], tuple[float, str]] = {}
-        self._rewriters: dict[str, Rewriter] = {}
+        self._rewriters = Latest[str, Rewriter](_MOST_CONNECTIONS)
         self._finished: list[dict[str, Any]] = []
         self._outstanding: dict[int, _Sent] = {}
         self._last_send_ns = 0
@@ -400,7 +403,8 @@ class Player:
             return
         rewriter = self._rewriters.get(row["connection"])
         if rewriter is None:
-            rewriter = self._rewriters[row["connection"]] = Rewriter(self._rules)
+            rewriter = Rewriter(self._rules)
+        self._rewriters[row["connection"]] = rewriter
         changed = rewriter.request(
             row["code"],
             ext,

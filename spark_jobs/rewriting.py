@@ -20,8 +20,9 @@ from gateway.wire.messages import (
     split_batch,
 )
 from gateway.wire.pops import RETRY_PREFIX
-from gateway.wire.properties import join, parse
+from gateway.wire.properties import find, join, parse
 from spark_jobs import popped
+from spark_jobs.latest import Latest
 from spark_jobs.messages import PULLS, SENDS
 
 Delays = Literal["keep", "scale"]
@@ -83,6 +84,8 @@ _MOMENTS: Final = {
 """Fields that are times, epoch ms."""
 _LAST_MOMENT: Final = (1 << 63) - 1
 """What clients send as the end of a range that has none; the beginning is then often 0."""
+_MOST_KNOWN: Final = 100_000
+"""Of each kind of value in answers, such as handles, so many are known for each connection: those that came last."""
 _LONGEST_NUMBER: Final = 20
 """The most characters of a number of 64 bits, with its sign."""
 
@@ -133,11 +136,12 @@ class Rewriter:
         retries = {RETRY_PREFIX + old: RETRY_PREFIX + new for old, new in rules.groups.items()}
         rules = rules._replace(topics=retries | dict(rules.topics))
         self._rules = rules
-        self._offsets: dict[tuple[str, str, int], int] = {}
-        self._physical: dict[int, int] = {}
-        self._handles: dict[str, str] = {}
-        self._ids: dict[str, str] = {}
-        self._transactions: dict[str, dict[str, str]] = {}
+        self._offsets = Latest[tuple[str, str, int], int](_MOST_KNOWN)
+        self._physical = Latest[int, int](_MOST_KNOWN)
+        self._handles = Latest[str, str](_MOST_KNOWN)
+        self._ids = Latest[str, str](_MOST_KNOWN)
+        """Without those of UNIQ_KEY, which are made from the recorded ones, except of messages that came by a pull."""
+        self._transactions = Latest[str, dict[str, str]](_MOST_KNOWN)
         self._popped = popped.Receipts(
             rules.topics, rules.groups, lambda id_: new_id(id_, rules.run)
         )
@@ -205,7 +209,8 @@ class Rewriter:
             for name, table in (("recallHandle", self._handles), ("msgId", self._ids)):
                 if name in old and name in new:
                     table[old[name]] = new[name]
-            if "transactionId" in old and "transactionId" in new and "msgId" in new:
+            is_half = find(ext.get("i", ext.get("properties", "")), names.TRAN_MSG) is not None
+            if is_half and "transactionId" in old and "transactionId" in new and "msgId" in new:
                 found = {"transactionId": new["transactionId"], "msgId": new["transactionId"]}
                 found["tranStateTableOffset"] = new.get("queueOffset", "0")
                 found["commitLogOffset"] = str(_physical_of(new["msgId"]))
@@ -342,7 +347,7 @@ class Rewriter:
     def _properties(self, text: str, recorded_ms: int, now_ms: int) -> str:
         found = parse(text)
         if names.UNIQ_KEY in found:
-            found[names.UNIQ_KEY] = self._new_id(found[names.UNIQ_KEY])
+            found[names.UNIQ_KEY] = new_id(found[names.UNIQ_KEY], self._rules.run)
         for name in (names.RESCHEDULE, names.TIMER_DEL_UNIQKEY):
             if name in found:  # a recall or reschedule order about another message
                 topic, plus, target = found[name].rpartition("+")
@@ -376,12 +381,6 @@ class Rewriter:
         elif _is_number(properties.get(names.TIMER_DELAY_MS, "")):
             delay = int(properties[names.TIMER_DELAY_MS])
             properties[names.TIMER_DELAY_MS] = str(round(delay / self._rules.speed))
-
-    def _new_id(self, recorded: str) -> str:
-        """Return this run's id for a recorded one, always the same, and note it."""
-        new = new_id(recorded, self._rules.run)
-        self._ids[recorded] = new
-        return new
 
 
 def new_id(recorded: str, run: str) -> str:

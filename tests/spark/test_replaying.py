@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
@@ -26,7 +27,7 @@ from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_response
 from gateway.wire.frames import FrameBuffer
 from gateway.wire.properties import join, parse
-from spark_jobs import replaying
+from spark_jobs import replaying, rewriting
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ROWS
 from spark_jobs.replay import find_target
@@ -362,6 +363,70 @@ def test_offsets_follow_the_answers_of_this_run() -> None:
     )
     unknown = rewriter.request(pull, {**place, "queueOffset": "200"}, b"", 0, 0)
     assert unknown.unmapped == ("queueOffset",)
+
+
+def told(rewriter: Rewriter, key: str, **properties: str) -> None:
+    """Have a message sent whose recorded answer and the run's have ids and a handle made from its key."""
+    ext = {"b": "orders", "i": join({"UNIQ_KEY": key, **properties})}
+    rewriter.request(SEND, ext, b"", 0, 0)
+    old, new = (
+        {"msgId": f"{of}-id-{key}", "transactionId": f"{of}-{key}", "recallHandle": f"{of}-{key}"}
+        for of in ("old", "new")
+    )
+    rewriter.answer(SEND, ext, (old, b""), (new, b""))
+
+
+def test_a_long_replay_needs_no_more_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What answers gave long ago is forgotten, and then counted as unmapped."""
+    monkeypatch.setattr(rewriting, "_MOST_KNOWN", 100)
+    rewriter = Rewriter(Rules("run"))
+    tracemalloc.start()
+    with Journal(tmp_path, "part") as journal:
+        for number in range(3_000):
+            if number == 1_000:
+                before, _ = tracemalloc.get_traced_memory()
+            journal.claim("a", number)
+            told(rewriter, f"{number:032X}", TIMER_DELAY_SEC="30")
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (after - before) / 2_000 < 20, "bytes a send"
+    first, last = (
+        rewriter.request(RECALL, {"recallHandle": f"old-{number:032X}"}, b"", 0, 0)
+        for number in (0, 2_999)
+    )
+    assert (first.unmapped, last.unmapped) == (("recallHandle",), ())
+    assert last.ext["recallHandle"] == f"new-{2_999:032X}"
+
+
+def test_a_transaction_is_ended_by_the_id_of_this_run() -> None:
+    rewriter = Rewriter(Rules("run"))
+    told(rewriter, "A", TRAN_MSG="true")
+    told(rewriter, "B")
+    ended, unknown = (
+        rewriter.request(RequestCode.END_TRANSACTION, {"msgId": f"old-{key}"}, b"", 0, 0)
+        for key in "AB"
+    )
+    assert (ended.ext["transactionId"], ended.unmapped) == ("new-A", ())
+    assert unknown.unmapped == ("transactionId",), "it was no half message"
+
+
+def test_what_a_connection_learned_is_kept_while_it_is_used(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "_TEACHING_S", LIMIT_S)
+    monkeypatch.setattr(replaying, "_MOST_CONNECTIONS", 2)
+
+    def recall(position: int, connection: str, key: str) -> dict[str, Any]:
+        ext = {"topic": "orders", "recallHandle": f"old-{key}"}
+        return asked(position, RECALL, ext, connection=connection)
+
+    rows = [sent(0, "A", connection="a"), sent(1, "B", connection="b")]
+    rows += [recall(2, "a", "A"), sent(3, "C", connection="c")]
+    rows += [recall(4, "a", "A"), recall(5, "b", "B")]
+    results = {row["position"]: row["unmapped"] for row in play(server.address, tmp_path, rows)}
+    assert results == {**dict.fromkeys(range(5)), 5: "recallHandle"}
 
 
 @pytest.mark.parametrize(

@@ -341,12 +341,11 @@ def _parts_of_captures(spark: SparkSession, sources: list[Source]) -> list[Part]
         spans = [
             (source.path, start, end) for source in files for start, end in ranges(source.size)
         ]
-        name = Path(run).name
         if len(spans) == 1:
-            found.append(Part(number=0, file=spans[0][0], run=name, start=0, end=spans[0][2]))
+            found.append(Part(number=0, file=spans[0][0], run=run, start=0, end=spans[0][2]))
             continue
         guesses = in_tasks(spark, guess, spans)
-        found += parts_of_run(name, spans, certain(spans, guesses, survey_again))
+        found += parts_of_run(run, spans, certain(spans, guesses, survey_again))
     return found
 
 

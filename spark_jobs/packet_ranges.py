@@ -300,7 +300,7 @@ def assemble(
     path = recording.files[0]
     writer = PartWriter(folder, number, levels)
     pairer = Pairer(path, is_in_order=False)
-    reader = PacketReader(Path(path).name, pairer, ports)
+    reader = PacketReader(path, pairer, ports)
     last: bytes | None = None
     with without_collector():
         for batch in batches:

@@ -71,7 +71,7 @@ class PacketReader:
 
     Connections do not depend on one another, so they may be read together or one after the other.
 
-    :param name: the name of the file.
+    :param name: the path of the file, with which the names of its connections begin.
     :param ports: the ports of servers. They choose the server of a connection whose opening was not
         recorded; without them it is the side with the lower port.
     """

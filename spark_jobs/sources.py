@@ -58,7 +58,7 @@ class Part(msgspec.Struct, kw_only=True):
     number: int
     file: str
     run: str
-    """The run of a recorder that wrote the file; files of one run share their connections."""
+    """The run of a recorder that wrote the file, with the folder; files of one run share their connections."""
     start: int
     end: int
     last_ns: int | None = None
@@ -196,7 +196,7 @@ def read_packet_file(
     writer = PartWriter(folder, part.number, levels)
     pairer = Pairer(part.file, is_in_order=False)
     file = Path(part.file)
-    reader = PacketReader(file.name, pairer, ports)
+    reader = PacketReader(part.file, pairer, ports)
     with without_collector():
         for told in told_segments(read_packets(file, layout_of(file)), ports, pairer):
             if told is not None:

@@ -18,7 +18,7 @@ from spark_jobs.messages import DEFAULT_LEVELS
 from spark_jobs.sources import Part, ranges, read_part
 from spark_jobs.tables import Receipt, receipts
 from tests.spark.conftest import RECORDED
-from tests.spark.making import capture_bytes, exchange, log_bytes, pcap_bytes, pcapng_bytes
+from tests.spark.making import capture_bytes, exchange, log_bytes, packet, pcap_bytes, pcapng_bytes
 
 
 def test_every_frame_is_in_a_table(spark: SparkSession, tables: Path) -> None:
@@ -66,6 +66,23 @@ def test_files_are_read_once_and_what_a_kill_left_is_not_read(
         file.write(b"more")
     with pytest.raises(JobError, match="has changed"):
         ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS)
+
+
+def test_recordings_of_the_same_name_have_connections_of_their_own(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Else a replay would take their clients for one."""
+    frames = list(zip((FROM_CLIENT, FROM_SERVER), exchange(1), strict=True))
+    packets = [packet(99, frames[0][1]), packet(499, frames[1][1], from_client=False)]
+    folders = tmp_path / "one", tmp_path / "two"
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        records = [(at, 1, kind, frame) for at, (kind, frame) in enumerate(frames, number + 1)]
+        (folder / "monday.capture").write_bytes(capture_bytes(records))
+        (folder / "monday.pcap").write_bytes(pcap_bytes((number, data) for data in packets))
+    ingest(spark, folders, tmp_path / "tables", levels=DEFAULT_LEVELS)
+    pairs = read_table(spark, tmp_path / "tables", "pair")
+    assert pairs.count() == pairs.select("connection").distinct().count() == 4
 
 
 def test_a_run_that_ends_before_its_last_step_is_gone_on_with(

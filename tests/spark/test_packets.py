@@ -121,7 +121,8 @@ def test_packets_give_pairs(tmp_path: Path, opened: bool) -> None:
     read = read_pcap(tmp_path, packets_of(3, opened=opened))
     assert [row["opaque"] for row in read.pairs] == [0, 1, 2]
     assert {row["server"] for row in read.pairs} == {"127.0.0.1:10911"}
-    assert {row["connection"] for row in read.pairs} == {"a.pcap#127.0.0.2:40000-127.0.0.1:10911"}
+    name = f"{tmp_path / 'a.pcap'}#127.0.0.2:40000-127.0.0.1:10911"
+    assert {row["connection"] for row in read.pairs} == {name}
     assert all(row["from_client"] and row["answer_code"] == 0 for row in read.pairs)
     assert read.counts["paired"] == 3
     begun = read.counts.get("directions begun before the recording", 0)

@@ -120,7 +120,10 @@ class Load:
             consumer.pull("0")
 
     def send(self, first: int, rate: float, seconds: float, *, tell: bool) -> float:
-        """Send at a rate, without waiting for answers. Wait for the last answer and return the seconds taken."""
+        """Send at a rate, without waiting for answers. Wait for the last answer and return the seconds taken.
+
+        A send that is not answered in time has failed.
+        """
         begin = time.monotonic()
         count = int(rate * seconds)
         told = begin
@@ -135,6 +138,9 @@ class Load:
         deadline = time.monotonic() + _PATIENCE_S
         while self._asked and time.monotonic() < deadline:
             self._turn(0.05)
+        for number, asked_ms, _ in self._asked.values():
+            self._failed(number, asked_ms, "no answer")
+        self._asked.clear()
         return time.monotonic() - begin
 
     def drain(self, count: int) -> bool:
@@ -151,6 +157,12 @@ class Load:
         end = time.monotonic() + seconds
         while (now := time.monotonic()) < end:
             self._turn(end - now)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._selector.close()
+        for connection in (self._sender, *self._by_socket):
+            connection.socket.close()
 
     def _send_one(self, number: int, planned: float) -> None:
         asked_ms = time.time_ns() // 1_000_000
@@ -173,18 +185,21 @@ class Load:
                     self._take_page(self._by_socket[connection], answer)
 
     def _take_answer(self, answer: Command) -> None:
+        if answer.opaque not in self._asked:
+            return  # too late
         number, asked_ms, planned = self._asked.pop(answer.opaque)
-        latency = int((time.monotonic() - planned) * 1e9)
         if answer.code != ResponseCode.SUCCESS:
-            latency = -1
+            # Without numbers, which make each remark unique, so that equal reasons are counted together.
+            remark = _NUMBERS.sub("#", answer.remark or "")[:100]
+            self._failed(number, asked_ms, f"code {answer.code}, {remark}")
+        elif number >= _FIRST_ID:
+            self.sent += _pack_sent(number, asked_ms, int((time.monotonic() - planned) * 1e9))
+            self.acknowledged += 1
+
+    def _failed(self, number: int, asked_ms: int, reason: str) -> None:
         if number >= _FIRST_ID:
-            if latency < 0:
-                # Without numbers, which make each remark unique, so that equal reasons are counted together.
-                remark = _NUMBERS.sub("#", answer.remark or "")[:100]
-                reason = f"code {answer.code}, {remark}"
-                self.failures[reason] = self.failures.get(reason, 0) + 1
-            self.sent += _pack_sent(number, asked_ms, latency)
-            self.acknowledged += latency >= 0
+            self.failures[reason] = self.failures.get(reason, 0) + 1
+            self.sent += _pack_sent(number, asked_ms, -1)
 
     def _take_page(self, consumer: Consumer, answer: Command) -> None:
         now_ms = time.time_ns() // 1_000_000
@@ -235,6 +250,7 @@ def main(arguments: list[str]) -> None:
     took = load.send(_FIRST_ID, rate, seconds, tell=True)
     say(event="sent", seconds=took, sent=int(rate * seconds), acknowledged=load.acknowledged)
     say(event="drained", complete=load.drain(load.acknowledged))
+    load.close()
     Path(records, "sent.bin").write_bytes(load.sent)
     Path(records, "received.bin").write_bytes(load.received)
     say(event="done", gc_ms=0, failures=load.failures)

@@ -6,9 +6,11 @@ import io
 import math
 import os
 import signal
+import socketserver
 import struct
 import subprocess
 import sys
+import threading
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from compat.bench import campaign, report, results, scenarios, systems
+from compat.bench import campaign, report, results, scenarios, systems, waiting
 from compat.bench.command import bench, choose
 from compat.bench.figures import CPU, FIGURES, RATE, Goal, goals
 from compat.bench.holding import FillError
@@ -49,7 +51,9 @@ from compat.bench.scenarios import Scenario
 from compat.bench.systems import StartError
 from compat.real_broker import RealBrokerError
 from gateway.client import ClientError
-from gateway.wire.codes import ResponseCode
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import decode_command, encode_response
+from gateway.wire.frames import FrameBuffer
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 
@@ -777,6 +781,35 @@ def test_filtered_pulls_that_wait_get_every_message_once(tmp_path: Path) -> None
     )
     assert found.firing is not None
     assert found.firing.min >= 0
+
+
+def test_a_send_that_is_never_answered_is_counted_as_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_PATIENCE_S", 0.2)
+
+    class Forgetful(socketserver.BaseRequestHandler):
+        """Answers three of four sends, and no pull."""
+
+        def handle(self) -> None:
+            frames = FrameBuffer()
+            while data := self.request.recv(65_536):
+                for command in map(decode_command, frames.feed(data)):
+                    if command.code == RequestCode.SEND_MESSAGE_V2 and command.opaque % 4:
+                        self.request.sendall(encode_response(command.opaque, 0))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Forgetful) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
+        load = waiting.Load(("127.0.0.1", server.server_address[1]), "t", 1, 64)
+        load.send(waiting._FIRST_ID, 400, 0.1, tell=False)
+        load.close()
+        server.shutdown()
+    (tmp_path / "sent.bin").write_bytes(load.sent)
+    (tmp_path / "received.bin").write_bytes(load.received)
+    ledger = balance(read_sent(tmp_path / "sent.bin"), read_received(tmp_path / "received.bin"))
+    assert (ledger.acknowledged, ledger.refused) == (30, 10)
+    assert load.failures == {"no answer": 10}
 
 
 @pytest.mark.live

@@ -62,7 +62,8 @@ class Survey(msgspec.Struct, kw_only=True):
     opened: dict[int, str]
     """Connections that were opened in the range and are open at its end, with the name of their server."""
     closed: list[int]
-    """Connections that were closed in the range and opened before it."""
+    """Connections that were closed in the range, also if it opened them: each file repeats the openings of connections
+    that are open at its beginning."""
 
 
 def read_records(
@@ -107,7 +108,8 @@ def survey(
             if kind == OPENED:
                 name = data[position + RECORD_HEAD.size : found.after]
                 found.opened[connection] = name.decode(errors="replace")
-            elif kind == CLOSED and found.opened.pop(connection, None) is None:
+            elif kind == CLOSED:
+                found.opened.pop(connection, None)
                 found.closed.append(connection)
     return found
 

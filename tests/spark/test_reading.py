@@ -201,6 +201,21 @@ def test_a_capture_in_parts_is_as_one(
     assert in_parts.frames == in_parts.counts["frames"]
 
 
+def test_a_connection_that_was_closed_is_open_in_no_later_file(tmp_path: Path) -> None:
+    """Each file of a run begins with the openings of the connections that are open then."""
+    opened = [(NOW_NS, number, 0, b"broker") for number in (1, 2, 3)]
+    closed = [(NOW_NS, number, 3, b"") for number in (1, 2)]
+    spans = []
+    for number, records in enumerate(
+        [opened[:2], [*opened[:2], closed[0], opened[2]], [*opened[1:], closed[1]], opened[2:]]
+    ):
+        file = tmp_path / f"run-{number:05}.capture"
+        file.write_bytes(capture_bytes(records))
+        spans.append((str(file), 0, file.stat().st_size))
+    parts = parts_of_run("run", spans, [guess(span) for span in spans])
+    assert [sorted(part.connections) for part in parts] == [[], [1, 2], [2, 3], [3]]
+
+
 def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "no.capture"
     file.write_bytes(b"something else entirely")

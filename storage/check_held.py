@@ -77,7 +77,7 @@ def _has_timer(txn: Reader, tables: Tables, topic: bytes, begin_ms: int, end_ms:
         return False
     cursor = txn.cursor(db=tables.timers)
     cursor.set_range(pack_u64(begin_ms) + topic)
-    return seek_topic(cursor, topic + b"\0", pack_u64(end_ms))
+    return seek_topic(cursor, topic + b"\0", pack_u64(end_ms)) is not None
 
 
 def _check_totals(txn: Reader, tables: Tables, faults: list[str]) -> None:

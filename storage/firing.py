@@ -85,20 +85,21 @@ def fire_crowded_out(
     bound = pack_u64(now_ms + 1)
     topics, behind = _topics_due(store, txn, earliest, bound, behind)
     share = min(limit, MOST_AT_ONCE // max(1, len(topics)))
-    leaps = LEAPS_OVER_OTHERS // max(1, len(topics))
     count = 0
     for topic, begin in topics:
         name = topic + b"\0"
         if earliest.startswith(name, 8) or topic in store.paused:
             continue
         cursor.set_range(max(earliest, begin, store.fronts.of(topic)))
+        leaps = LEAPS_OVER_OTHERS // len(topics)
         for _ in range(share):
-            is_found = seek_topic(cursor, name, bound, leaps)
+            leapt = seek_topic(cursor, name, bound, leaps)
+            leaps -= leaps if leapt is None else leapt
             reached = min(cursor.key() or bound, bound)
             # What is in the inbox must not overtake what the search has not reached yet.
             key = store.inbox.first_of(topic)
             if not key or key >= reached:
-                if not is_found:
+                if leapt is None:
                     break
                 key = reached
             count += _fire(store, txn, cursor, key, stored_ms) or 0
@@ -130,9 +131,11 @@ def _topics_due(
                 found[reached] = begin
         leaps += 1
         alive = held.set_range(reached + b"\0" + b"\xff" * 9)
-    for topic in store.inbox.topics_before(bound):
+    begins = dict.fromkeys(store.inbox.topics_before(bound), bound)
+    begins |= {topic: key for topic, key in store.fronts.entered.items() if key < bound}
+    for topic, begin in begins.items():
         if behind < topic and not (alive and topic > reached):
-            found.setdefault(topic, bound)
+            found[topic] = min(begin, found.get(topic, bound))
     topics = nsmallest(TOPICS_AT_ONCE, found.items())
     if len(topics) < TOPICS_AT_ONCE:
         return topics, reached if alive else b""

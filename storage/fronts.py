@@ -10,6 +10,9 @@ class Fronts:
         self.of_all = b""
         """`timers` has nothing to fire before this key: the messages there are overdue but cannot be fired."""
         self._own: dict[bytes, bytes] = {}
+        self.entered: dict[bytes, bytes] = {}
+        """For each topic the first key that the open batch has put into `timers`: the counts in `held` do not include
+        it yet."""
 
     def of(self, topic: bytes) -> bytes:
         """Return the key before which `timers` has none of a topic's messages to fire."""
@@ -19,12 +22,21 @@ class Fronts:
         """Note that a search for a topic's messages, from its front on, has come to this key."""
         self._own[topic] = key
 
-    def entered(self, topic: bytes, key: bytes) -> None:
-        """Note that a timer of a topic was put into `timers`."""
+    def enter(self, topic: bytes, key: bytes) -> None:
+        """Note that the open batch has put a timer of a topic into `timers`."""
+        self.lower(topic, key)
+        self.entered[topic] = min(key, self.entered.get(topic, key))
+
+    def lower(self, topic: bytes, key: bytes) -> None:
+        """Note that `timers` has a message of a topic at this key."""
         if key < self.of_all:
             self.of_all = key
         if key < self._own.get(topic, b""):
             self._own[topic] = key
+
+    def commit(self) -> None:
+        """Note that the batch is stored, and counted in `held`."""
+        self.entered.clear()
 
     def forget_topics(self) -> None:
         """Drop the fronts of single topics, which are useful only while another topic's messages crowd them out."""
@@ -34,3 +46,4 @@ class Fronts:
         """Begin at the first key again, as after a batch was refused: timers that had fired may be back."""
         self.of_all = b""
         self._own.clear()
+        self.entered.clear()

@@ -409,7 +409,7 @@ def _timers_of(
             timers.set_range(max(start, pack_u64(span * HELD_SPAN_MS) + name))
             left = count
             while left:
-                if seek_topic(timers, name, last, LEAPS):
+                if seek_topic(timers, name, last, LEAPS) is not None:
                     yield timers.key(), timers.value()
                     timers.next()
                     left -= 1

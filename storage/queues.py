@@ -314,34 +314,44 @@ class PlaceSearch:
 
     def find(self, queue: Queue, sequence: int, not_before_ms: int) -> tuple[int, int] | None:
         """Return offset and stored ms of a message known to have entered this queue at `not_before_ms` or later."""
-        prefix, number = queue.prefix, pack_u64(sequence)
-        begin = offset_at(self._txn, self._tables, queue, not_before_ms)
-        stretch = self._stretches.get(prefix)
-        if stretch is None or not stretch.begin <= begin <= stretch.end:
-            stretch = self._stretches[prefix] = _Stretch(begin, begin, {})
-        if number not in stretch.offsets:
-            self._examine(stretch, prefix, min(queue.visible, begin + MAX_ROWS_SEARCHED), number)
+        number = pack_u64(sequence)
+        stretch = self._stretches.get(queue.prefix)
+        if stretch is None or number not in stretch.offsets:
+            stretch = self._search(queue, number, not_before_ms)
         offset = stretch.offsets.get(number)
         row = row_at(self._txn, self._tables, queue, offset) if offset is not None else None
+        # Where a row is missing, no place behind it is right: the row there is of another message.
         if offset is None or row is None or row[0] != sequence:
             return None
         return offset, row[1]
 
-    def _examine(self, stretch: _Stretch, prefix: bytes, end: int, number: bytes) -> None:
-        """Examine the rows of a queue from the end of a stretch on, until one has the packed sequence, before offset
-        `end`."""
+    def _search(self, queue: Queue, number: bytes, not_before_ms: int) -> _Stretch:
+        """Examine rows until one has a packed sequence. Return all that were examined near it."""
+        begin = offset_at(self._txn, self._tables, queue, not_before_ms)
+        end = min(queue.visible, begin + MAX_ROWS_SEARCHED)
+        stretch = self._stretches.get(queue.prefix)
+        if stretch is None or begin > stretch.end or end < stretch.begin:
+            stretch = self._stretches[queue.prefix] = _Stretch(begin, begin, {})
+        if begin < stretch.begin == self._examine(queue, stretch, begin, stretch.begin):
+            stretch.begin = begin
+        while number not in stretch.offsets and stretch.end < end:
+            next_end = min(end, stretch.end + ROWS_AT_ONCE)
+            reached = self._examine(queue, stretch, stretch.end, next_end)
+            if reached == stretch.end:
+                break
+            stretch.end = reached
+        return stretch
+
+    def _examine(self, queue: Queue, stretch: _Stretch, first: int, end: int) -> int:
+        """Examine the rows from one offset to another, as many as may still be examined. Return where that ended."""
         cursor = self._txn.cursor(db=self._tables.queues)
-        cursor.set_range(prefix + pack_u64(stretch.end))
-        values = cursor.iternext(keys=False)
-        while number not in stretch.offsets:
-            some = min(ROWS_AT_ONCE, end - stretch.end, self._rows_left)
-            numbers = [value[:8] for value in islice(values, max(0, some))]
-            if not numbers:
-                return
-            self._rows_left -= len(numbers)
-            stretch.offsets.update(zip(numbers, count(stretch.end), strict=False))
-            # Where a row is missing, no place behind it is right: the row there is of another message.
-            stretch.end += len(numbers)
+        if not cursor.set_range(queue.prefix + pack_u64(first)):
+            return first
+        rows = islice(cursor.iternext(keys=False), max(0, min(end - first, self._rows_left)))
+        numbers = [value[:8] for value in rows]
+        self._rows_left -= len(numbers)
+        stretch.offsets.update(zip(numbers, count(first), strict=False))
+        return first + len(numbers)
 
 
 @dataclass(slots=True)

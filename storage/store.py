@@ -267,7 +267,7 @@ class Store:
         else:
             # The sequence of a half message can be lower than the mark from which `recover` reads.
             self._timers.append((key, timer))
-            self.fronts.entered(topic, key)
+            self.fronts.enter(topic, key)
             self.held.count_timer(topic, due_ms, 1, len(record))
         self.held.count(topic, 1, len(record))
         self._timed[topic] += 1
@@ -320,7 +320,7 @@ class Store:
         due_ms, topic, _, _ = split_timer_key(key)
         # Not into the inbox: the sequence can be lower than the mark from which `recover` reads.
         txn.put(key, value, db=self.tables.timers)
-        self.fronts.entered(topic, key)
+        self.fronts.enter(topic, key)
         size = TIMER_VALUE.unpack(value)[2]
         self.held.count_timer(topic, due_ms, 1, size)
         self.held.count(topic, 1, size)
@@ -343,7 +343,7 @@ class Store:
             due_ms, topic, _, _ = split_timer_key(key)
             txn.put(key, value, db=self.tables.timers)
             self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
-            self.fronts.entered(topic, key)
+            self.fronts.enter(topic, key)
             self.count_bytes(400)
         number = key.find(b"\0", 8) + 1
         self.damaged.add(key[number : number + 8])
@@ -461,6 +461,7 @@ class Store:
         self.inbox.commit(self._changes)
         self.paused.commit()
         self.progress.commit()
+        self.fronts.commit()
         self.damaged.discard(MARK)
         self._committed_sequence = self._next_sequence
         self.commits += 1
@@ -561,7 +562,7 @@ class Store:
         for key, value in moved:
             due_ms, topic, _, _ = split_timer_key(key)
             self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
-            self.fronts.entered(topic, key)
+            self.fronts.lower(topic, key)
         if moved:
             txn.put_all(moved, db=self.tables.timers)
 

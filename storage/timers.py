@@ -7,28 +7,30 @@ import lmdb
 from storage.keys import pack_u64
 
 
-def seek_topic(cursor: lmdb.Cursor, name: bytes, bound: bytes, leaps: int | None = None) -> bool:
-    """Leap from the cursor's timer to the next one of a topic, which may be that timer itself. Return False when there
-    is none before `bound`.
+def seek_topic(
+    cursor: lmdb.Cursor, name: bytes, bound: bytes, most: int | None = None
+) -> int | None:
+    """Leap from the cursor's timer to the next one of a topic, which may be that timer itself. Return how many leaps
+    that took; None when there is none before `bound`.
 
     :param name: the topic and a zero byte, as in the timers' keys.
-    :param leaps: return False also after so many leaps, a microsecond each. The cursor is then at another topic's timer
+    :param most: return None also after so many leaps, a microsecond each. The cursor is then at another topic's timer
         before `bound`, and may go on.
     """
+    leaps = 0
     while True:
         key = cursor.key()
         if not key or key >= bound:
-            return False
+            return None
         own = key[8:]
         if own.startswith(name):
-            return True
-        if leaps is not None:
-            if not leaps:
-                return False
-            leaps -= 1
+            return leaps
+        if leaps == most:
+            return None
+        leaps += 1
         time = key[:8] if own < name else pack_u64(int.from_bytes(key[:8]) + 1)
         if not cursor.set_range(time + name):
-            return False
+            return None
 
 
 def earlier(one: bytes, other: bytes) -> bytes:

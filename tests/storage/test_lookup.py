@@ -439,21 +439,26 @@ def test_a_place_is_found_however_long_the_queue_is(
 def test_a_look_up_of_many_examines_each_row_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All were due at once. Where a look-up has examined enough, the rest is found without a place."""
+    """All fired at once. Where a look-up has examined enough, the rest is found without a place."""
     names = numbered(60)
-    for name in names:
-        hold(store, Sample(name, keys=(b"k",)), 6_000)
+    for number, name in enumerate(names):
+        hold(store, Sample(name, keys=(b"k",)), 5_000 + number)
+        send(store, Sample(b"untimed"), stored_ms=5_000 + number)
     store.commit()
     fire(store, 6_000)
-    monkeypatch.setattr(queues, "MAX_ROWS_OF_SEARCH", 60)
+    monkeypatch.setattr(queues, "MAX_ROWS_OF_SEARCH", 61)
     monkeypatch.setattr(queues, "ROWS_AT_ONCE", 7)
     found = find_by_key(store, [TOPIC], b"k", 100)
-    assert [one.offset for one in found] == list(reversed(range(60)))
+    assert [one.offset for one in found] == list(reversed(range(60, 120)))
     assert {one.moved_ms for one in found} == {6_000}
     monkeypatch.setattr(queues, "MAX_ROWS_OF_SEARCH", 42)
     found = find_by_key(store, [TOPIC], b"k", 100)
-    assert [one.offset for one in found] == [-1] * 18 + list(reversed(range(42)))
+    assert [one.offset for one in found] == [-1] * 19 + list(reversed(range(60, 101)))
     assert {one.state for one in found} == {State.FIRED}
+    monkeypatch.setattr(queues, "MAX_ROWS_OF_SEARCH", 120)
+    monkeypatch.setattr(queues, "MAX_ROWS_SEARCHED", 60)
+    found = find_by_key(store, [TOPIC], b"k", 100)
+    assert [one.offset for one in found] == [-1, *reversed(range(60, 119))]
 
 
 def test_where_a_row_is_missing_no_wrong_place_is_found(folder: Folder) -> None:

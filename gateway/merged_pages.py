@@ -1,6 +1,6 @@
 """Merges the pages of a list that several workers return into one page.
 
-The cursor of such a page has a part for each worker (`gateway.wire.cursors`).
+The cursor of such a page says where each worker goes on (`gateway.wire.cursors`).
 """
 
 from __future__ import annotations
@@ -78,12 +78,10 @@ def _one_page(
     for number, page in enumerate(pages):
         if numbers[number] == len(page.items) and page.cursor is None:
             continue
-        if number not in late:
-            cursors[page.broker] = go_on.hex()
-        elif earlier is not None:
-            cursors[page.broker] = (earlier + behind).hex()
-        else:
-            cursors[page.broker] = own_cursor(given, page.broker) or ""
+        own = bytes.fromhex(own_cursor(given, page.broker) or "")
+        place = go_on if number not in late else earlier + behind if earlier is not None else own
+        # A worker may have been further than the others before.
+        cursors[page.broker] = ((min if backwards else max)(place, own) if own else place).hex()
     return [item for _, _, item in told], join_cursors(cursors) or None
 
 

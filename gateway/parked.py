@@ -272,16 +272,24 @@ class ParkingLot:
             self._retry_some()
 
     def _retry_some(self) -> None:
-        left = WOKEN_AT_ONCE
-        while self._woken and left:
-            self._retry_first()
-            left -= 1
-        if self._woken:
-            self._reactor.callLater(0, self._retry_some)
+        try:
+            left = WOKEN_AT_ONCE
+            while self._woken and left:
+                self._retry_first()
+                left -= 1
+        finally:
+            if self._woken:
+                self._reactor.callLater(0, self._retry_some)
 
     def _retry_first(self) -> None:
         """Retry the pull that was woken first. It stays there meanwhile, so that those that it wakes come after it."""
         pull, first = self._woken[0]
+        try:
+            self._retry(pull, first)
+        finally:
+            self._woken.popleft()
+
+    def _retry(self, pull: Parked, first: int) -> None:
         # The pull does not count while it is answered: an answer can bring the same client back at once.
         self._count -= 1
         kind = pull.kind
@@ -300,4 +308,3 @@ class ParkingLot:
             self.park(pull)
         elif kind is not None:
             self._woken += [(one, first) for one in self._queues[pull.queue].take_next(kind)]
-        self._woken.popleft()

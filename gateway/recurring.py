@@ -73,7 +73,7 @@ ROOM_SECONDS = 1
 
 
 class Upcoming(NamedTuple):
-    """When a rule fires next, epoch ms, and its time zone. Each time is found when it is taken, which needs up to 4 ms
+    """When a rule fires next, epoch ms, and its time zone. Each time is found when it is taken, which needs up to 2 ms
     where there is one in decades, as for a fifth Sunday in February. It may raise RequestError."""
 
     times: Iterator[int]

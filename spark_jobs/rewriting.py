@@ -178,7 +178,8 @@ class Rewriter:
             body = self._popped.request(code, changed, body, unmapped)
         elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
             self._map_physical(changed, "offset", unmapped)
-            self._map(changed, "originMsgId", self._ids, unmapped)
+            if changed.get("originMsgId"):
+                changed["originMsgId"] = self._id(changed["originMsgId"])
         elif code == RequestCode.VIEW_MESSAGE_BY_ID:
             self._map_physical(changed, "offset", unmapped)
         elif code == RequestCode.END_TRANSACTION:

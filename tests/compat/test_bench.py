@@ -786,7 +786,7 @@ def test_filtered_pulls_that_wait_get_every_message_once(tmp_path: Path) -> None
 def test_a_send_that_is_never_answered_is_counted_as_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(waiting, "_PATIENCE_S", 3.0)
 
     class Forgetful(socketserver.BaseRequestHandler):
         """Answers three of four sends, and no pull."""

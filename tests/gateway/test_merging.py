@@ -463,6 +463,19 @@ def test_the_cursor_of_many_workers_fits_into_a_url(limit: int) -> None:
     assert found == sorted(name for names in own.values() for name in names)
 
 
+def test_a_worker_that_was_further_than_another_is_not_sent_back() -> None:
+    """The other one has found nothing on its page, and says how far it has come."""
+    places = [f"t\0{name}".encode().hex() for name in ("a", "aa", "b")]
+    given = join_cursors({"x-0": places[2], "x-1": places[0]})
+    pages = [
+        ("x-0", RecurringList([recurring("t", "c")], None)),
+        ("x-1", RecurringList([], places[1])),
+    ]
+    cursor = recurring_page(pages, limit=9, given=given).cursor
+    assert cursor is not None
+    assert [own_cursor(cursor, broker) for broker in ("x-0", "x-1")] == [places[2], places[1]]
+
+
 def test_a_cursor_that_is_none_is_refused(filled: Shared) -> None:
     for cursor in ("0:zz,1:", "broker-a-0:00ff,broker-a-1:", "0:,:00:11,,"):
         answer = filled.try_ask(RequestCode.LOOK_UP_TIMERS, topic="orders", cursor=cursor)

@@ -459,9 +459,6 @@ def test_others_have_their_turn_while_times_are_found(
     answers = [client.answer(opaque) for opaque in sent]
     codes = [answer.code for answer in answers if answer is not None]
     assert codes == [ResponseCode.SUCCESS] * 2 + [ResponseCode.SYSTEM_BUSY]
-    client.send(RequestCode.NEXT_RECURRING, {"every": "1m", "times": "9"})
-    client.disconnect()
-    gateway.settle()
 
 
 # -- refused

@@ -108,7 +108,7 @@ class Metrics:
         due_ms = broker.firing.next_due_ms
         now_ms = broker.clock.now_ms()
         late_ms = max(0, now_ms - due_ms) if due_ms is not None else 0
-        overdue = count_overdue(broker.store, now_ms) if late_ms else 0
+        overdue = (yield from count_overdue(broker.store, now_ms)) if late_ms else 0
         yield self._gauge("rocketmq_timer_dequeue_lag", "Messages that are overdue", overdue)
         yield self._gauge(
             "rocketmq_timer_dequeue_latency", "How overdue the earliest message is, in ms", late_ms
@@ -135,11 +135,11 @@ class Metrics:
             broker.firing.misfired,
         )
 
-    def _snapshot(self) -> Iterator[Metric]:
+    def _snapshot(self) -> Iterator[Metric | None]:
         """Count the messages due between each of upstream's bounds (TimerMetrics.timerDist) and the bound before it.
         Yield nothing where counting them would hold up the gateway."""
         broker = self._broker
-        counts = count_soon(broker.store, broker.clock.now_ms(), SNAPSHOT_BOUNDS)
+        counts = yield from count_soon(broker.store, broker.clock.now_ms(), SNAPSHOT_BOUNDS)
         if counts is None:
             return
         family = GaugeMetricFamily(

@@ -101,7 +101,7 @@ from storage.rescheduling import (
 from storage.retention import Removed, emptied_queues, remove_expired, remove_topic
 from storage.soon import count_overdue, count_soon
 from storage.store import Growth, Store
-from storage.timeline import Columns, count_due, due_range
+from storage.timeline import Columns, Cursor, count_due, due_range
 from storage.usage import Usage, usage_of
 
 __all__ = [
@@ -118,6 +118,7 @@ __all__ = [
     "Aborted",
     "Columns",
     "Compacted",
+    "Cursor",
     "DamagedError",
     "DataFolderError",
     "Findings",

@@ -307,6 +307,16 @@ class Inbox:
             if row[0] not in self._added
         ]
 
+    def keys(self, topic: bytes | None = None) -> list[bytes]:
+        """Return the keys of all timers, or of those of one topic, in no order."""
+        found: Iterable[bytes] = self._rows
+        if topic is not None:
+            heaps = (self._moving.heaps, self._gathering.heaps)
+            # A key is twice in the heaps when a refused batch had taken it.
+            found = {key for heap in heaps for key in heap.get(topic, ()) if key in self._rows}
+        taken = (key for key in self._taken if topic in (None, timer_topic(key)))
+        return [key for key in chain(found, taken) if key not in self._added]
+
     def between(
         self, start: bytes, end: bytes, topic: bytes | None
     ) -> Iterator[tuple[bytes, bytes]]:
@@ -316,24 +326,12 @@ class Inbox:
         for key in self._in_order(topic).between(start, end):
             yield key, rows.get(key) or taken[key]
 
-    def last(self) -> bytes:
-        """Return the key of the latest timer; empty when there is none."""
-        return self._in_order(None).last()
-
     def _in_order(self, topic: bytes | None) -> OrderedKeys:
         ordered = self._ordered.get(topic)
         if ordered is None:
             if len(self._ordered) == MAX_ORDERED:
                 del self._ordered[next(iter(self._ordered))]
-            found: Iterable[bytes] = self._rows
-            if topic is not None:
-                found = chain(
-                    self._moving.heaps.get(topic, ()), self._gathering.heaps.get(topic, ())
-                )
-            keys = {key for key in found if key in self._rows}
-            keys.update(key for key in self._taken if topic in (None, timer_topic(key)))
-            keys -= self._added
-            ordered = self._ordered[topic] = OrderedKeys(keys, self._is_here)
+            ordered = self._ordered[topic] = OrderedKeys(self.keys(topic), self._is_here)
         return ordered
 
     def _is_here(self, key: bytes) -> bool:

@@ -348,7 +348,7 @@ def pending_timers(
     start: bytes,
     end_ms: int,
     *,
-    with_waiting: bool = True,
+    in_table_only: bool = False,
 ) -> Iterator[tuple[bytes, bytes]]:
     """Return keys and values, as in `timers` and in the same order, of all pending messages, wherever their timers are.
 
@@ -358,17 +358,19 @@ def pending_timers(
     :param topic: only messages of this topic; None for all topics.
     :param start: the key to begin with.
     :param end_ms: the due time just after the last one wanted.
-    :param with_waiting: also return messages that are due and wait because their topic is paused.
+    :param in_table_only: only those whose timers are in `timers`: leave out what is in the inbox, and what is due and
+        waits because its topic is paused.
     """
     in_table = (
         _all_timers(store, txn, start, end_ms)
         if topic is None
         else _timers_of(store, txn, topic, start, end_ms)
     )
-    in_memory = store.inbox.between(start, pack_u64(end_ms), topic)
-    ways = [in_table, in_memory]
-    if with_waiting:
-        ways.append(waiting_timers(txn, store.tables, topic, start, pack_u64(end_ms)))
+    ways = [in_table]
+    if not in_table_only:
+        end = pack_u64(end_ms)
+        ways.append(store.inbox.between(start, end, topic))
+        ways.append(waiting_timers(txn, store.tables, topic, start, end))
     # Timers that cannot be read are left to a repair.
     return (row for row in merge(*ways) if not row[1] or is_timer(*row))
 

@@ -37,11 +37,6 @@ class OrderedKeys:
             if self._is_alive(keys[at]):
                 yield keys[at]
 
-    def last(self) -> bytes:
-        """Return the last key; empty when there is none."""
-        self._update()
-        return self._sorted[-1] if self._sorted else b""
-
     def _update(self) -> None:
         keys = self._sorted
         if len(self._new) <= _FEW:

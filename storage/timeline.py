@@ -1,7 +1,7 @@
 """Counts when pending messages are due.
 
-Wide columns are summed from `hours` and `held`; narrow ones are counted message by message. Either way, one call does a
-bounded amount of work, and says where the next one continues.
+Wide columns are summed from `hours` and `held`, after the messages in memory, which those do not count; narrow ones are
+counted message by message. Either way, one call does a bounded amount of work, and says where the next one continues.
 """
 
 from __future__ import annotations
@@ -29,11 +29,8 @@ from storage.store import Store
 MAX_ROWS = 3_000
 """Rows that one call examines, some 5 ms."""
 
-_END = b"\xff" * 8
-"""Behind every timer's key."""
-
 _SUMS, _WAITING = b"s", b"w"
-"""The first byte of a cursor among sums: the rest is a key in `held` or `hours`, or after them, in `waiting`."""
+"""The first byte of a place among sums: the rest is a key in `held` or `hours`, or after them, in `waiting`."""
 
 
 class Columns(NamedTuple):
@@ -59,17 +56,25 @@ class Columns(NamedTuple):
         return self.begin_ms % HOUR_MS == 0 and self.width_ms % HOUR_MS == 0
 
 
+class Cursor(NamedTuple):
+    """Where a count continues: with these timers, which were in memory when it began, and then behind a place in the
+    tables."""
+
+    timers: list[bytes]
+    place: bytes
+
+
 class Tally(NamedTuple):
     """A part of a count: messages by topic and column, the rows examined, and where to continue; None at the end."""
 
     counts: dict[tuple[bytes, int], int]
     rows: int
-    cursor: bytes | None
+    cursor: Cursor | None
 
 
 class _Row(NamedTuple):
-    """A number of messages of a topic that are due at a time, or in the span or hour that begins then. `place` is the
-    cursor of this row. A row without messages only says how far the search has come. `weight` is how many rows could be
+    """A number of messages of a topic that are due at a time, or in the span or hour that begins then. `place` is
+    where this row is. A row without messages only says how far the search has come. `weight` is how many rows could be
     examined in the time that it took."""
 
     place: bytes
@@ -85,43 +90,51 @@ def count_due(
     *,
     topic: bytes | None = None,
     tag_hash: int | None = None,
-    with_waiting: bool = True,
-    cursor: bytes | None = None,
+    in_table_only: bool = False,
+    cursor: Cursor | None = None,
 ) -> Tally:
     """Count the messages that are due in each of these columns.
 
     :param topic: only messages of this topic; None for all.
     :param tag_hash: only messages whose tag has this hash.
-    :param with_waiting: also count due messages of paused topics, row by row.
+    :param in_table_only: only messages whose timers are in `timers`, not those in memory, nor the due messages of
+        paused topics.
     :param cursor: where the previous call ended. Messages that change between two calls may be counted twice or not at
-        all.
+        all; those that move from memory into the table may be counted twice.
     """
     counts: dict[tuple[bytes, int], int] = {}
     seen = 0
     txn = store.settled_reader()
     if columns.fit_held and tag_hash is None:
         if cursor is None:
-            counts = _in_memory(store, columns, topic)
-        rows = _summed(store, txn, columns, topic, cursor or _SUMS, with_waiting=with_waiting)
+            cursor = Cursor([] if in_table_only else store.inbox.keys(topic), _SUMS)
+        timers, later = cursor.timers[:MAX_ROWS], cursor.timers[MAX_ROWS:]
+        counts = _in_memory(store, columns, timers)
+        seen = len(timers)
+        if later:
+            return Tally(counts, seen, Cursor(later, cursor.place))
+        rows = _summed(store, txn, columns, topic, cursor.place, in_table_only=in_table_only)
     else:
-        begin = cursor + b"\0" if cursor is not None else pack_u64(columns.begin_ms)
-        timers = pending_timers(store, txn, topic, begin, columns.end_ms, with_waiting=with_waiting)
-        rows = _singly(timers, tag_hash)
+        begin = cursor.place + b"\0" if cursor is not None else pack_u64(columns.begin_ms)
+        pending = pending_timers(
+            store, txn, topic, begin, columns.end_ms, in_table_only=in_table_only
+        )
+        rows = _singly(pending, tag_hash)
     for row in rows:
         seen += row.weight
         if row.messages:
             column = (row.topic, (row.due_ms - columns.begin_ms) // columns.width_ms)
             counts[column] = counts.get(column, 0) + row.messages
         if seen >= MAX_ROWS:
-            return Tally(counts, seen, row.place)
+            return Tally(counts, seen, Cursor([], row.place))
     return Tally(counts, seen, None)
 
 
 def due_range(store: Store) -> tuple[int, int] | None:
     """Return when the earliest and the latest pending message are due, in epoch ms; None when none is pending."""
     txn = store.settled_reader()
-    keys = [key for key, _ in islice(store.inbox.between(b"", _END, None), 1)]
-    keys += [store.inbox.last()] if keys else []
+    in_memory = store.inbox.keys()
+    keys = [min(in_memory), max(in_memory)] if in_memory else []
     # Waiting messages of paused topics are already due; the first of them is enough.
     keys += [key for key, _ in islice(waiting_timers(txn, store.tables), 1)]
     cursor = txn.cursor(db=store.tables.timers)
@@ -142,13 +155,14 @@ def _singly(timers: Iterable[tuple[bytes, bytes]], tag_hash: int | None) -> Iter
             yield _Row(key, b"", 0, 0, LEAPS_WEIGH)
 
 
-def _in_memory(store: Store, columns: Columns, topic: bytes | None) -> dict[tuple[bytes, int], int]:
-    """Count the messages in memory, which `held` does not count."""
+def _in_memory(store: Store, columns: Columns, timers: list[bytes]) -> dict[tuple[bytes, int], int]:
+    """Count those of these timers that are still in memory. The others have fired, or are in `held` now."""
     begin_ms, width_ms = columns.begin_ms, columns.width_ms
     begin, end = pack_u64(begin_ms), pack_u64(columns.end_ms)
     return Counter(
         (timer_topic(key), (int.from_bytes(key[:8]) - begin_ms) // width_ms)
-        for key, _ in store.inbox.between(begin, end, topic)
+        for key in timers
+        if begin <= key < end and store.inbox.holds(key)
     )
 
 
@@ -157,19 +171,19 @@ def _summed(
     txn: Reader,
     columns: Columns,
     topic: bytes | None,
-    cursor: bytes,
+    place: bytes,
     *,
-    with_waiting: bool,
+    in_table_only: bool,
 ) -> Iterator[_Row]:
     """Return the rows of `hours` or `held`, and then one by one the waiting messages of paused topics, which those do
     not count."""
     begin, end = pack_u64(columns.begin_ms), pack_u64(columns.end_ms)
-    if cursor[:1] == _SUMS:
+    if place[:1] == _SUMS:
         sums = _hours if columns.fit_hours else _held
-        yield from sums(store, txn, columns, topic, cursor[1:])
-    elif cursor[1:]:
-        begin = cursor[1:] + b"\0"
-    if not with_waiting:
+        yield from sums(store, txn, columns, topic, place[1:])
+    elif place[1:]:
+        begin = place[1:] + b"\0"
+    if in_table_only:
         return
     waiting = waiting_timers(txn, store.tables, topic, begin, end)
     # Timers that cannot be read are left to a repair.

@@ -15,7 +15,7 @@ from gateway.web.endpoints import Asker, Fields, Shown
 from gateway.web.fields import Moment, TopicName, read_bound, read_moment
 from gateway.web.turns import Turns
 from gateway.wire.messages import java_hash
-from storage import Columns, count_due, due_range
+from storage import Columns, Cursor, count_due, due_range
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -188,7 +188,7 @@ async def count(
 ) -> Counted:
     """Count messages in pieces, with the reactor's other work between two pieces."""
     counted = Counted()
-    cursor: bytes | None = None
+    cursor: Cursor | None = None
     rows = 0
     while True:
         piece = count_due(

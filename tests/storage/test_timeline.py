@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Generator
+from itertools import count
+from typing import TypeVar
 
 import pytest
 
 from storage import (
+    HELD_SPAN_MS,
     Columns,
+    Cursor,
     Store,
     count_due,
     count_overdue,
@@ -27,13 +32,15 @@ HOUR_MS = 3_600_000
 TOPICS = (b"bills", b"orders", b"orders2")
 PAUSED = b"paused"
 
+Result = TypeVar("Result")
+
 
 def counted(
     store: Store, columns: Columns, topic: bytes | None = None, tag_hash: int | None = None
 ) -> Counter[tuple[bytes, int]]:
     """Add up all pieces."""
     counts: Counter[tuple[bytes, int]] = Counter()
-    cursor: bytes | None = None
+    cursor: Cursor | None = None
     while True:
         tally = count_due(store, columns, topic=topic, tag_hash=tag_hash, cursor=cursor)
         assert tally.rows <= timeline.MAX_ROWS + lookup.LEAPS_WEIGH
@@ -41,6 +48,23 @@ def counted(
         cursor = tally.cursor
         if cursor is None:
             return counts
+
+
+def whole(
+    pieces: Generator[None, None, Result], between: Callable[[int], None] = lambda turn: None
+) -> Result:
+    """Return the result of a count.
+
+    :param between: is called between two pieces, with their number so far.
+    """
+    for turn in count(1):
+        try:
+            next(pieces)
+            between(turn)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+    raise AssertionError
 
 
 def fill(folder: Folder) -> tuple[Store, list[tuple[bytes, int]]]:
@@ -107,7 +131,7 @@ def test_what_is_due_soon(folder: Folder) -> None:
             start, end = begin_ms + below * 1_000, begin_ms + bound * 1_000
             expected.append(sum(start <= due_ms < end for due_ms in times))
         expected[1] = max(0, expected[1] - first)
-        assert count_soon(store, now_ms, bounds) == expected
+        assert whole(count_soon(store, now_ms, bounds)) == expected
 
 
 def test_what_is_overdue_however_much_waits_in_paused_topics(
@@ -124,8 +148,8 @@ def test_what_is_overdue_however_much_waits_in_paused_topics(
         hold(store, Sample(b"o%d" % at), 3_000 + at)
         hold(store, Sample(b"l%d" % at), 12_000 + at)
     store.commit()
-    assert count_overdue(store, 2_500) == 0
-    assert count_overdue(store, 15_000) == count_overdue(store, HOUR_MS) == 6
+    assert whole(count_overdue(store, 2_500)) == 0
+    assert whole(count_overdue(store, 15_000)) == whole(count_overdue(store, HOUR_MS)) == 6
 
 
 def test_the_first_and_the_last(folder: Folder) -> None:
@@ -153,3 +177,49 @@ def test_the_first_and_the_last(folder: Folder) -> None:
     store.commit()
     assert fire(store, 6_500) == 0
     assert due_range(store) == (6_500, 8_500)
+
+
+def test_what_is_in_memory_is_counted_in_pieces(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "MAX_ROWS", 10)
+    store = folder.open()
+    for at in range(45):
+        hold(store, Sample(b"%d" % at), 1 + at * 1_000)
+    columns = Columns(0, HELD_SPAN_MS, 10)
+    store.commit()
+    cursor: Cursor | None = None
+    found: list[int] = []
+    while not found or cursor is not None:
+        tally = count_due(store, columns, cursor=cursor)
+        cursor = tally.cursor
+        found.append(sum(tally.counts.values()))
+        if len(found) == 3:
+            # What fires meanwhile is no longer counted, unless it was counted before.
+            fired = fire(store, 100_000, 40)
+    assert max(found) <= 10
+    assert 45 - fired <= sum(found) <= 45
+
+
+def test_a_message_that_moves_into_the_table_during_a_count_counts_once(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soon, "MAX_ROWS", 10)
+    store = folder.open(inbox_size=100)
+    for at in range(150):
+        hold(store, Sample(b"%d" % at), 1 + at * 100_000)
+    store.commit()
+    before = set(store.inbox.keys())
+    bounds = (5, 60, 3_600, 14_400, 28_800)
+    expected = whole(count_soon(store, 5, bounds))
+    assert expected is not None
+    assert sum(expected) == 150
+
+    def send(turn: int) -> None:
+        for number in range(10):
+            hold(store, Sample(b"%d.%d" % (turn, number)), 1_000 * HOUR_MS)
+        store.commit()
+
+    assert whole(count_soon(store, 5, bounds), send) == expected
+    assert len(before & set(store.inbox.keys())) < len(before) / 2
+    assert whole(count_soon(store, 5, bounds)) == expected

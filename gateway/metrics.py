@@ -89,18 +89,24 @@ class Metrics:
 
     def _timers(self) -> Iterator[Metric | None]:
         broker = self._broker
-        held = GaugeMetricFamily(
-            "rocketmq_timing_messages", "Messages that have not fired", labels=(*_COMMON, "topic")
+        by_topic = (*_COMMON, "topic")
+        # No variable here keeps a family: to free the samples of several at once takes some time.
+        yield from self._by_topic(
+            GaugeMetricFamily(
+                "rocketmq_timing_messages", "Messages that have not fired", labels=by_topic
+            ),
+            broker.store.held_totals(),
         )
-        yield from self._by_topic(held, broker.store.held_totals())
-        taken_in = CounterMetricFamily(
-            "rocketmq_timer_enqueue", "Messages taken in for later", labels=(*_COMMON, "topic")
+        yield from self._by_topic(
+            CounterMetricFamily(
+                "rocketmq_timer_enqueue", "Messages taken in for later", labels=by_topic
+            ),
+            broker.store.timed,
         )
-        yield from self._by_topic(taken_in, broker.store.timed)
-        fired = CounterMetricFamily(
-            "rocketmq_timer_dequeue", "Messages fired", labels=(*_COMMON, "topic")
+        yield from self._by_topic(
+            CounterMetricFamily("rocketmq_timer_dequeue", "Messages fired", labels=by_topic),
+            broker.store.fired,
         )
-        yield from self._by_topic(fired, broker.store.fired)
         # The commit that acknowledges a message also puts it among the timers: nothing lags behind.
         yield self._gauge("rocketmq_timer_enqueue_lag", "Messages accepted and not timed", 0)
         yield self._gauge("rocketmq_timer_enqueue_latency", "How long they have waited, in ms", 0)
@@ -113,14 +119,7 @@ class Metrics:
         yield self._gauge(
             "rocketmq_timer_dequeue_latency", "How overdue the earliest message is, in ms", late_ms
         )
-        waiting = GaugeMetricFamily(
-            "tidegate_paused_messages",
-            "Messages that are due in a paused topic",
-            labels=(*_COMMON, "topic"),
-        )
-        for topic, pause in broker.store.paused.items():
-            waiting.add_metric((*self._labels, topic.decode()), pause.waiting)
-        yield waiting
+        yield from self._paused()
         yield self._gauge(
             "tidegate_recurring", "Recurring messages, paused ones too", broker.recurring.count()
         )
@@ -134,6 +133,21 @@ class Metrics:
             "Times that one was later than recurring_misfire_threshold",
             broker.firing.misfired,
         )
+
+    def _paused(self) -> Iterator[Metric | None]:
+        waiting = GaugeMetricFamily(
+            "tidegate_paused_messages",
+            "Messages that are due in a paused topic",
+            labels=(*_COMMON, "topic"),
+        )
+        paused = self._broker.store.paused
+        for number, topic in enumerate(paused.topics(), 1):
+            if number % SAMPLES_AT_ONCE == 0:
+                yield None
+            # It may have been resumed in an earlier turn.
+            if pause := paused.get(topic):
+                waiting.add_metric((*self._labels, topic.decode()), pause.waiting)
+        yield waiting
 
     def _snapshot(self) -> Iterator[Metric | None]:
         """Count the messages due between each of upstream's bounds (TimerMetrics.timerDist) and the bound before it.
@@ -168,13 +182,15 @@ class Metrics:
                 "rocketmq_throughput_out", "Bytes handed to consumers", labels=by_group
             ),
         }
-        for number, (name, key, value) in enumerate(self._broker.stats.counters(), 1):
+        for counter in self._broker.stats.counters():
+            if counter is None:
+                yield None
+                continue
+            name, key, value = counter
             family = families.get(name)
             if family is not None:
                 topic, _, group = key.partition("@")
                 family.add_metric((*self._labels, topic, *([group] if group else [])), value)
-            if number % SAMPLES_AT_ONCE == 0:
-                yield None
         yield from families.values()
         accepted = self._broker.stats.put
         yield self._counter(
@@ -206,7 +222,10 @@ class Metrics:
             "Sends refused because of a topic's limits",
             labels=(*_COMMON, "topic", "limit"),
         )
-        for (name, limit), count in sorted(self._broker.quotas.refusals.items()):
+        refusals = list(self._broker.quotas.refusals.items())
+        for number, ((name, limit), count) in enumerate(refusals, 1):
+            if number % SAMPLES_AT_ONCE == 0:
+                yield None
             refused.add_metric((*self._labels, name, limit), count)
         yield refused
 
@@ -309,8 +328,10 @@ class Metrics:
     def _by_topic(
         self, family: GaugeMetricFamily | CounterMetricFamily, counts: Mapping[bytes, int]
     ) -> Iterator[Metric | None]:
-        for number, (topic, count) in enumerate(sorted(counts.items()), 1):
-            family.add_metric((*self._labels, topic.decode()), count)
+        for number, topic in enumerate(list(counts), 1):
+            # Its last message may have gone in an earlier turn.
+            if topic in counts:
+                family.add_metric((*self._labels, topic.decode()), counts[topic])
             if number % SAMPLES_AT_ONCE == 0:
                 yield None
         yield family

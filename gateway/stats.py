@@ -330,15 +330,20 @@ class Statistics:
         )
         return ten_seconds, minute, counts[number] / max(1.0, (now_ms - self._begun_ms) / 1000)
 
-    def counters(self) -> Iterator[tuple[str, str, int]]:
-        """Yield the counters since the start: upstream's name of the counter, its key, the count."""
-        for stored_name in self._store.open_topics():
+    def counters(self) -> Iterator[tuple[str, str, int] | None]:
+        """Yield the counters since the start: upstream's name of the counter, its key, the count. Yield None after some
+        topics, and after some pairs of topic and group, also those without traffic: others may have a turn there."""
+        for number, stored_name in enumerate(self._store.open_topics(), 1):
+            if number % SAMPLED_AT_ONCE == 0:
+                yield None
             counts = self._topic_counts(stored_name)
             if counts[0]:
                 topic = stored_name.decode()
                 for name, (counter, _) in TOPIC_COUNTERS.items():
                     yield name, topic, counts[counter]
-        for (topic, group), reads in list(self._reads.items()):
+        for number, ((topic, group), reads) in enumerate(list(self._reads.items()), 1):
+            if number % SAMPLED_AT_ONCE == 0:
+                yield None
             counts = reads.counts
             for name, (counter, times) in GROUP_COUNTERS.items():
                 if counts[times]:

@@ -59,6 +59,10 @@ class PausedTopics:
         """Return all topics in `paused` with their pauses, in the order of their names."""
         return sorted(self._pauses.items())
 
+    def topics(self) -> list[bytes]:
+        """Return all topics in `paused`, in no order."""
+        return list(self._pauses)
+
     def resumed(self) -> list[bytes]:
         """Return the topics that were resumed and whose messages are being fired, those with the fewest first."""
         resumed = [(pause.waiting, topic) for topic, pause in self._pauses.items() if pause.resumed]

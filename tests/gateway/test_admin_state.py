@@ -232,7 +232,7 @@ class TestRates:
         ok(client.ask(215, {"topic": "A"}))
         gateway.advance(10_000)
         stats = gateway.service.broker.stats
-        assert {key for _, key, _ in stats.counters()} == {"B"}
+        assert {counter[1] for counter in stats.counters() if counter} == {"B"}
         client.send_message("A")
         assert rates(client, "TOPIC_PUT_NUMS", "A")["statsMinute"]["sum"] == 1
 

@@ -100,6 +100,20 @@ def test_what_there_is_much_of_comes_in_pieces_and_topics_may_come_and_go_meanwh
     assert {sample.labels["topic"] for sample in entered.samples} >= set(topics[:500])
 
 
+def test_others_have_turns_while_topics_that_rest_or_are_paused_are_looked_at(
+    gateway: MemoryGateway,
+) -> None:
+    client = gateway.connect()
+    for number in range(2 * SAMPLES_AT_ONCE + 1):
+        create_topic(client, f"T{number}")
+        gateway.store.queue(b"T%d" % number, 0)
+        ok(client.ask(RequestCode.PAUSE_TOPIC, {"topic": f"T{number}"}))
+    pieces = list(metrics_of(gateway).pieces())
+    for family in (b"rocketmq_messages_in_total", b"tidegate_paused_messages"):
+        first = next(at for at, piece in enumerate(pieces) if family in piece)
+        assert pieces[first - 2 : first] == [b"", b""]
+
+
 def test_what_is_due_soon_is_counted_by_upstreams_bounds(gateway: MemoryGateway) -> None:
     gateway.advance(3_700)  # into a span of time, so that spans and bounds do not match
     for seconds in (1, 5, 6, 50, 200, 290, 1_000, 80_000, 200_000):

@@ -38,14 +38,15 @@ class PausedTopics:
     def __init__(self, txn: Reader, tables: Tables, damaged: set[bytes]) -> None:
         self._tables = tables
         self._pauses: dict[bytes, Pause] = {}
+        self._resumed: set[bytes] = set()
         for topic, value in txn.cursor(db=tables.paused):
             if is_pause(topic, value):
-                self._pauses[topic] = Pause(*PAUSE_VALUE.unpack(value))
+                self._keep(topic, Pause(*PAUSE_VALUE.unpack(value)))
                 continue
             damaged.add(topic)
             if is_name(topic):
                 waiting = sum(1 for _ in rows_with_prefix(txn, tables.waiting, topic + b"\0"))
-                self._pauses[topic] = Pause(0, waiting, resumed=False)
+                self._keep(topic, Pause(0, waiting, resumed=False))
         self._before: dict[bytes, Pause | None] = {}
 
     def __contains__(self, topic: bytes) -> bool:
@@ -65,18 +66,17 @@ class PausedTopics:
 
     def resumed(self) -> list[bytes]:
         """Return the topics that were resumed and whose messages are being fired, those with the fewest first."""
-        resumed = [(pause.waiting, topic) for topic, pause in self._pauses.items() if pause.resumed]
-        return [topic for _, topic in sorted(resumed)]
+        return sorted(self._resumed, key=lambda topic: (self._pauses[topic].waiting, topic))
 
     def put(self, topic: bytes, pause: Pause) -> None:
         """Note a topic's pause."""
         self._before.setdefault(topic, self._pauses.get(topic))
-        self._pauses[topic] = pause
+        self._keep(topic, pause)
 
     def remove(self, topic: bytes) -> None:
         """Remove a topic's pause, so that it fires like any other."""
         self._before.setdefault(topic, self._pauses.get(topic))
-        del self._pauses[topic]
+        self._keep(topic, None)
 
     def put_aside(self, txn: LoggedTransaction, topic: bytes, timer: bytes, value: bytes) -> None:
         """Put a due message of a paused topic into `waiting`.
@@ -116,11 +116,19 @@ class PausedTopics:
     def abandon(self) -> None:
         """Undo the changes of the batch."""
         for topic, pause in self._before.items():
-            if pause is None:
-                self._pauses.pop(topic, None)
-            else:
-                self._pauses[topic] = pause
+            self._keep(topic, pause)
         self._before.clear()
+
+    def _keep(self, topic: bytes, pause: Pause | None) -> None:
+        """Keep a topic's pause in memory; None when it has none."""
+        if pause is None:
+            self._pauses.pop(topic, None)
+        else:
+            self._pauses[topic] = pause
+        if pause is not None and pause.resumed:
+            self._resumed.add(topic)
+        else:
+            self._resumed.discard(topic)
 
 
 def has_timer(txn: Reader, tables: Tables, timer: bytes) -> bool:

@@ -208,6 +208,33 @@ def test_a_refused_batch_changes_nothing(paused: Store) -> None:
     assert [topic for topic, _ in paused.paused.items()] == [TOPIC]
 
 
+def test_resumed_topics_are_told_with_the_fewest_waiting_first(
+    paused: Store, folder: Folder
+) -> None:
+    pause_topic(paused, OTHER, 900)
+    hold(paused, Sample(b"x", OTHER), 1_000)
+    paused.commit()
+    assert fire(paused, 2_000) == 0
+    assert paused.paused.resumed() == []
+    resume_topic(paused, TOPIC)
+    paused.commit()
+    resume_topic(paused, OTHER)
+    assert paused.paused.resumed() == [OTHER, TOPIC]
+    paused.abandon()
+    assert paused.paused.resumed() == [TOPIC]
+    pause_topic(paused, TOPIC, 2_000)
+    assert paused.paused.resumed() == []
+    paused.abandon()
+    resume_topic(paused, OTHER)
+    paused.commit()
+    store = folder.open()
+    assert store.paused.resumed() == [OTHER, TOPIC]
+    assert fire_resumed(store, 2_000, 4) == Fired(3, more=True)
+    assert store.paused.resumed() == [TOPIC]
+    store.abandon()
+    assert store.paused.resumed() == [OTHER, TOPIC]
+
+
 def test_a_copy_has_what_waits(paused: Store, folder: Folder) -> None:
     folder.close()
     assert [one.due_ms for one in read_pending(folder.path, terms_of)] == list(range(1_000, 1_005))

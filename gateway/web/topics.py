@@ -13,7 +13,7 @@ from gateway.permissions import UPDATE
 from gateway.topics import Topic
 from gateway.web.endpoints import Asker, Fields, Shown
 from gateway.web.fields import Contains, Cursor, Limit, TopicName
-from gateway.web.turns import Turns
+from gateway.web.turns import Turns, Work
 from gateway.wire.pending_bodies import PauseAnswer, PausedTopic
 
 MAX_GROUPS_AT_A_TIME = 100
@@ -105,12 +105,16 @@ class Listings:
         self._pauses = pauses
         self._turns = turns
 
-    def list_topics(self, asker: Asker, query: ListQuery) -> TopicList:
+    async def list_topics(self, asker: Asker, query: ListQuery) -> TopicList:
         """List topics, with the numbers of their messages."""
+        work = self._turns.begin()
         names = self._broker.topics.names()
-        page, cursor = _page(names, query, query.limit, lambda name: asker.may(READ, name))
+        page, cursor = await _page(
+            names, query, query.limit, lambda name: asker.may(READ, name), work
+        )
         rows = []
         for name in page:
+            await work.step()
             topic = self._broker.topics.get(name)
             if topic is not None:
                 rows.append(self._topic(topic))
@@ -145,22 +149,25 @@ class Listings:
         await self._turns.stored()
         return PauseAnswer(changed)
 
-    def list_groups(self, asker: Asker, query: ListQuery) -> GroupList:
+    async def list_groups(self, asker: Asker, query: ListQuery) -> GroupList:
         """List consumer groups, with their online members and their progress."""
+        work = self._turns.begin()
         names = {
             *self._broker.groups.names(),
             *(group.name for group in self._broker.clients.consumer_groups()),
             *map(bytes.decode, self._broker.store.progress.groups()),
         }
         limit = min(query.limit, MAX_GROUPS_AT_A_TIME)
-        page, cursor = _page(names, query, limit, asker.may_see_group)
-        return GroupList(groups=[self._group(name) for name in page], cursor=cursor)
+        page, cursor = await _page(names, query, limit, asker.may_see_group, work)
+        return GroupList(groups=[await self._group(name, work) for name in page], cursor=cursor)
 
-    def _group(self, name: str) -> GroupRow:
+    async def _group(self, name: str, work: Work) -> GroupRow:
+        await work.step()
         online = self._broker.clients.consumer_group(name)
         progress = self._broker.store.progress.of_group(name.encode())
         topics = []
         for consumed in self._broker.topics_consumed_by(name):
+            await work.step()
             topic = self._broker.topics.get(consumed)
             if topic is not None and not self._broker.clients.gave_up(name, topic.name):
                 topics.append(self._lag(name, topic, progress.get(topic.stored_name, {})))
@@ -195,8 +202,8 @@ class Listings:
         )
 
 
-def _page(
-    names: Iterable[str], query: ListQuery, limit: int, may: Callable[[str], bool]
+async def _page(
+    names: Iterable[str], query: ListQuery, limit: int, may: Callable[[str], bool], work: Work
 ) -> tuple[list[str], str | None]:
     """Return a page of names after the cursor, and the next cursor. There can be a hundred thousand names, so only as
     many as needed are sorted and checked for permission."""
@@ -207,6 +214,7 @@ def _page(
     heapify(left)
     page: list[str] = []
     while left:
+        await work.step()
         name = heappop(left)
         if may(name):
             if len(page) == limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -9,6 +10,9 @@ from twisted.internet.defer import Deferred
 from gateway.committer import Committer
 from gateway.reactor import Reactor
 from gateway.router import RequestError
+
+PIECE_SECONDS = 0.01
+"""Time after which a piece of a `Work` ends."""
 
 
 class Turns:
@@ -29,6 +33,25 @@ class Turns:
         waiting = _Waiting()
         self._committer.answer(waiting, b"")
         return waiting.done
+
+    def begin(self) -> Work:
+        """Begin long work of many steps."""
+        return Work(self)
+
+
+class Work:
+    """Splits work into pieces by the time that they take: one step can take a thousand times as long as another."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._begun = perf_counter()
+
+    async def step(self) -> None:
+        """Go on with the next step, in the reactor's next turn if the piece has taken `PIECE_SECONDS`. Anything may
+        have changed then."""
+        if perf_counter() - self._begun >= PIECE_SECONDS:
+            await self._turns.next()
+            self._begun = perf_counter()
 
 
 class _Waiting:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import pytest
+from twisted.internet.defer import ensureDeferred
 
 from gateway.setting_values import parse_host_port
 from gateway.topics import SYSTEM_GROUPS
+from gateway.web import turns
 from gateway.web.topics import ListQuery, _page
+from gateway.web.turns import Turns
 from gateway.wire.codes import RequestCode
 from storage.keys import queue_prefix
 from storage.paused import PausedTopics
@@ -149,18 +153,72 @@ def test_rates_and_status(gateway: MemoryGateway, http: HttpClient) -> None:
     assert (status["broker"], status["user"], status["reasons"]) == ("broker-a", None, [])
 
 
-def test_it_is_asked_of_no_more_names_than_a_page_takes_whether_they_may_be_seen() -> None:
+def test_it_is_asked_of_no_more_names_than_a_page_takes_whether_they_may_be_seen(
+    gateway: MemoryGateway,
+) -> None:
     names = [f"t{number:02}" for number in reversed(range(100))]
     asked: list[str] = []
+    pieces = Turns(gateway.reactor, gateway.service.broker.committer)
 
     def may(name: str) -> bool:
         asked.append(name)
         return name != "t11"
 
-    page, cursor = _page(names, ListQuery(contains="T", cursor="t09"), 3, may)
-    assert (page, cursor) == (["t10", "t12", "t13"], "t13")
+    def page(query: ListQuery) -> object:
+        paging = ensureDeferred(_page(names, query, 3, may, pieces.begin()))
+        gateway.settle()
+        return paging.result
+
+    assert page(ListQuery(contains="T", cursor="t09")) == (["t10", "t12", "t13"], "t13")
     assert asked == ["t10", "t11", "t12", "t13", "t14"]
-    assert _page(names, ListQuery(cursor="t97"), 3, may) == (["t98", "t99"], None)
+    assert page(ListQuery(cursor="t97")) == (["t98", "t99"], None)
+
+
+def test_others_have_their_turn_while_a_user_with_many_policies_is_told_what_may_be_seen(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "PIECE_SECONDS", 0)
+    asked: list[str] = []
+    work = Turns(gateway.reactor, gateway.service.broker.committer).begin()
+
+    def may(name: str) -> bool:
+        asked.append(name)
+        return False
+
+    paging = ensureDeferred(_page("abc", ListQuery(), 3, may, work))
+    for expected in ("a", "ab", "abc"):
+        gateway.reactor.turn()
+        assert asked == [*expected]
+    assert paging.result == ([], None)
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_a_topic_that_is_deleted_while_a_list_is_made_is_left_out(
+    gateway: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch, turn: int
+) -> None:
+    """Others have their turn between two topics: each may have a thousand queues."""
+    monkeypatch.setattr(turns, "PIECE_SECONDS", 0)
+    client = gateway.connect()
+
+    def delete_in(left: int) -> None:
+        if left:
+            gateway.reactor.callLater(0, delete_in, left - 1)
+        else:
+            client.send(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "job-2"})
+
+    def list_meanwhile(path: str, contains: str) -> list[dict[str, Any]]:
+        for topic in ("job-1", "job-2", "job-3"):
+            client.send_message(topic)
+            client.pull(topic, 0, 1, group="workers", commit=1)
+        gateway.reactor.callLater(0, delete_in, turn)
+        rows: list[dict[str, Any]] = http.get(path, contains=contains)[path.removeprefix("/")]
+        client.take()
+        return rows
+
+    topics = list_meanwhile("/topics", "job")
+    assert [one["name"] for one in topics] == ["job-1", "job-3"]
+    (group,) = list_meanwhile("/groups", "workers")
+    assert [one["topic"] for one in group["topics"]] == ["job-1", "job-3"]
 
 
 def test_what_cannot_be_read_keeps_no_other_from_being_listed(

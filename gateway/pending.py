@@ -53,8 +53,9 @@ from storage import (
 MAX_PAGE = 1_000
 """Most messages in one answer to a look-up."""
 
-MAX_WITH_KEY = 10_000
-"""Most messages with one key that a look-up by key considers, the newest first."""
+MAX_WITH_KEY = 2_000
+"""Most messages with one key that a look-up, an abort or a reschedule by key considers, the newest first, some 50 ms.
+`select_with_key` reaches all."""
 
 MAX_CHANGED_BY_KEY = 1_000
 """Most messages that one abort or reschedule by key takes on."""

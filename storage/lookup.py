@@ -194,11 +194,12 @@ def find_by_key(
 
 
 def all_with_key(store: Store, topics: Iterable[bytes], key: bytes, limit: int) -> Iterator[Found]:
-    """Return messages of these topics with a key, at most `limit`, the newest first, however large they are, without
-    the places of those that are in their queues. Each is read when the iterator reaches it; nothing may be changed
-    meanwhile."""
+    """Return messages of these topics with a key, at most `limit`, the newest first, without the places of those that
+    are in their queues; fewer if they are large (`MAX_BYTES_SCANNED`). Each is read when the iterator reaches it;
+    nothing may be changed meanwhile."""
     txn = store.settled_reader()
-    return _find_states(store, txn, islice(_numbers_with_key(store, txn, topics, key), limit))
+    numbers = islice(_numbers_with_key(store, txn, topics, key), limit)
+    return _first_bytes(_find_states(store, txn, numbers))
 
 
 def scan_with_key(

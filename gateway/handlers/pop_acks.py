@@ -31,6 +31,9 @@ from storage import Page, Pop, PopDue, StorageError, due_pops, put_pops, take_po
 MAX_REVIVED = 200
 """Messages that come back in one commit, so that no send waits long for it."""
 
+MAX_REVIVED_BYTES = 4 << 20
+"""No more messages come back in a commit once they have so many bytes together."""
+
 RETRY_MS = 60_000
 """Time until the next attempt for a message that cannot come back because a row of its queue cannot be read."""
 
@@ -152,8 +155,8 @@ class PopAcks:
         return pop, handle
 
     def revive_due(self) -> bool:
-        """Deliver messages again whose invisible time is over, at most `MAX_REVIVED`. Called now and then. Return True
-        when there may be more."""
+        """Deliver messages again whose invisible time is over: at most `MAX_REVIVED`, and no more once they have
+        `MAX_REVIVED_BYTES` together. Called now and then. Return True when there may be more."""
         committer, now_ms = self._broker.committer, self._broker.clock.now_ms()
         if committer.failing or not due_pops(self._store, now_ms, 1):
             return False
@@ -161,9 +164,17 @@ class PopAcks:
             # Commit first, so that a page that LMDB cannot read does not make earlier changes fail. For the same reason
             # all messages are read before any change.
             committer.commit()
-        due = due_pops(self._store, now_ms, MAX_REVIVED)
+        due: list[tuple[PopDue, Page | StorageError]] = []
+        size = 0
+        for one in due_pops(self._store, now_ms, MAX_REVIVED):
+            found = self._find(one.pop)
+            due.append((one, found))
+            if isinstance(found, Page):
+                size += sum(len(message.record) for message in found.messages)
+            if size >= MAX_REVIVED_BYTES:
+                break
         waits_on: StorageError | None = None
-        for one, found in [(one, self._find(one.pop)) for one in due]:
+        for one, found in due:
             take_pop(self._store, one.pop)
             try:
                 self._revive(one, found)
@@ -178,7 +189,7 @@ class PopAcks:
                 "popped messages cannot be delivered again yet: {error}", error=str(waits_on)
             )
         committer.change()
-        return len(due) == MAX_REVIVED
+        return len(due) == MAX_REVIVED or size >= MAX_REVIVED_BYTES
 
     def _find(self, pop: Pop) -> Page | StorageError:
         """Return the message that was popped, or the error that prevents reading it."""

@@ -98,6 +98,7 @@ class Housekeeping:
         self._every(SWEEP_SECONDS, self._in_steps(self._sweep))
         self._every(TIDY_SECONDS, self._tidy)
         self._every(SILENCE_LOOK_SECONDS, self._expire)
+        self._every(SILENCE_LOOK_SECONDS, self._in_steps(self._expire_locks))
         self._every(CHECK_SECONDS, self._transactions.check_due)
         self._every(REVIVE_SECONDS, self._in_steps(self._pop_acks.revive_due, REVIVE_PAUSE))
         self._every(REVIVE_SECONDS, self._in_steps(self._ordered_pops.release_due))
@@ -225,10 +226,14 @@ class Housekeeping:
     def _expire(self) -> None:
         self._broker.clients.expire(self._reactor.seconds())
         self._factory.close_silent()
-        if not self._broker.committer.failing:
-            self._locks.expire()
-            if self._broker.store.has_changes:
-                self._broker.committer.change()
+
+    def _expire_locks(self) -> bool:
+        if self._broker.committer.failing:
+            return False
+        more = self._locks.expire()
+        if self._broker.store.has_changes:
+            self._broker.committer.change()
+        return more
 
     def _remove_expired(self) -> bool:
         broker = self._broker

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gateway import queue_locks
 from gateway.handlers import clients
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.faults import commits_fail
@@ -163,6 +164,40 @@ def test_what_a_group_with_locks_sends_to_be_retried_is_dead(
     gateway.advance(60_000)
     assert bodies(client.pull("%DLQ%workers")) == ["given up", "as well"]
     assert len(client.pull("%RETRY%workers")) == 3
+
+
+def test_those_that_end_together_are_removed_a_few_at_a_time(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20,000 of them took 165 ms, in which nothing else went on."""
+    monkeypatch.setattr(queue_locks, "MAX_EXPIRED", 2)
+    lock(client, "c1", 0, 1, 2, 3, 4)
+    gateway.advance(50_000)
+    lock(client, "c1", 5)
+    commits = gateway.store.commits
+    gateway.advance(10_000)
+    assert gateway.store.commits == commits + 3
+    assert len(gateway.store.notes(b"lock\0")) == 1
+
+
+def test_those_that_have_ended_count_no_more_even_if_they_are_not_removed_yet(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    gateway.advance(5_000)  # they are removed every ten seconds
+    lock(client, "c1", 0, 1, 2)
+    gateway.advance(30_000)
+    lock(client, "c1", 3)
+    gateway.advance(30_000)
+    assert lock(client, "c2", 0, 3) == [0]
+    unlock(client, "c1", 0)
+    assert lock(client, "c1", 0, 1) == [1]
+    client.send_message("%RETRY%workers", "given up")
+    unlock(client, "c1", 1, 3)
+    unlock(client, "c2", 0)
+    client.send_message("%RETRY%workers", "nobody has a lock")
+    assert bodies(client.pull("%DLQ%workers")) == ["given up"]
+    assert bodies(client.pull("%RETRY%workers")) == ["nobody has a lock"]
+    assert len(gateway.store.notes(b"lock\0")) == 1, "only one is left, and it has ended"
 
 
 def test_what_ended_long_ago_does_not_begin_again_with_a_restart(

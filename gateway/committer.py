@@ -107,6 +107,7 @@ class Committer:
         self._journal = journal
         self._give_up = give_up
         self._answers: list[tuple[Waiting, bytes]] = []
+        self._steps: list[Callable[[], None]] = []
         self._grown: deque[Growth] = deque()
         self._wait = wait
         self._expected = 1.0
@@ -146,6 +147,12 @@ class Committer:
         if self._store.batch_bytes > MAX_BATCH_BYTES:
             self.commit()
 
+    def once_stored(self, step: Callable[[], None]) -> None:
+        """Call `step` once the changes made so far are on disk, before their answers leave; never if they cannot be
+        stored. It is for what belongs to a change but is not in the store, such as a count or a line of the log.
+        The caller also calls `answer` or `change`."""
+        self._steps.append(step)
+
     def change(self) -> None:
         """Commit at the end of the turn, or once the expected senders have sent."""
         if self._turn_end is None:
@@ -169,6 +176,9 @@ class Committer:
         if fired.timed:
             self.meter.fired(fired.timed, self._clock.now_ms() - fired.earliest_ms)
         self._journal.write()
+        steps, self._steps = self._steps, []
+        for step in steps:
+            step()
         self._answer_and_wake(answers, grown)
         self._wakes_change = self._store.has_changes
         self._firing.stored(fired)
@@ -236,6 +246,7 @@ class Committer:
         self.failing = True
         self.meter.refused += 1
         self._journal.reload()
+        self._steps.clear()
         self._reload()
         refusal = not_available(error)
         for call, _ in answers:

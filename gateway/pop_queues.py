@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, NamedTuple
 
 from gateway.broker import Broker
@@ -143,7 +144,7 @@ class PopQueues:
         queue = one.queue
         name = queue.topic.decode()
         if pops:
-            self._broker.resets.take(group, name, queue.number)
+            self._pick_up_reset(group, name, queue.number)
         offset = self._store.progress.get(group.encode(), queue.topic, queue.number)
         if offset is None:
             is_young = queue.first == self._broker.topics.begin_of(name, queue.number)
@@ -157,3 +158,10 @@ class PopQueues:
             if pops:
                 self._store.progress.advance(group.encode(), queue.topic, queue.number, offset)
         return max(queue.first, offset)
+
+    def _pick_up_reset(self, group: str, topic: str, queue: int) -> None:
+        resets, committer = self._broker.resets, self._broker.committer
+        offset = resets.find(group, topic, queue) if resets.offsets else None
+        if offset is not None:
+            committer.once_stored(partial(resets.picked_up, group, topic, queue, offset))
+            committer.change()

@@ -299,7 +299,7 @@ class Gateway:
         parked = ParkingLot(reactor)
         topics, groups = Topics(store, config), Groups(store, config)
         kv, modes, orders = KvConfig(store), ConsumeModes(store), PopOrders(store)
-        locks = QueueLocks(store, reactor.seconds)
+        locks, resets = QueueLocks(store, reactor.seconds), Resets(store)
         audit = AuditLog(config, clock, lambda: store.has_changes)
         firing = Firing(clock, store)
         committer = Committer(
@@ -309,7 +309,7 @@ class Gateway:
             firing,
             parked,
             self.factory.unwritten,
-            (topics, groups, kv, users, modes, orders, locks),
+            (topics, groups, kv, users, modes, orders, locks, resets),
             audit,
             self._give_up,
             config.commit_wait_ms / 1000,
@@ -340,7 +340,7 @@ class Gateway:
                 lambda: firing.fired,
             ),
             audit=audit,
-            resets=Resets(store),
+            resets=resets,
             orders=orders,
             kv=kv,
             modes=modes,

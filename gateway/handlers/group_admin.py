@@ -92,8 +92,8 @@ class GroupAdmin:
         self._broker.orders.forget_group(fields.group_name)
         self._broker.modes.forget_group(fields.group_name)
         if fields.clean_offset:
-            self._broker.resets.forget_group(fields.group_name)
             self._broker.store.progress.forget_group(fields.group_name.encode())
+            self._broker.committer.once_stored(self._broker.resets.reload)
         self._answer_on_disk(call)
 
     def _put(self, settings: GroupSettings) -> None:

@@ -66,7 +66,7 @@ class Offsets:
                 ResponseCode.INVALID_PARAMETER, f"{missing} is null, topic is {fields.topic}"
             )
         resets = self._broker.resets
-        if resets.offsets and resets.waits(fields.consumer_group, fields.topic, queue_id):
+        if resets.find(fields.consumer_group, fields.topic, queue_id) is not None:
             call.answer(remark="Offset has been previously reset")
             return
         if offset == -1:

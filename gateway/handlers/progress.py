@@ -156,6 +156,7 @@ class GroupProgress:
             self._broker.resets.assign(fields.group, topic.name, queue.number, offset)
             self._go_on_at(fields.group, topic, queue.number, offset)
         self._store.progress.include()
+        self._broker.committer.once_stored(self._broker.resets.reload)
         body = encode_offsets_by_queue(
             (self._broker.message_queue(topic.name, queue.number), offset)
             for queue, offset in targets
@@ -215,6 +216,7 @@ class GroupProgress:
                 if offset is not None:
                     self._go_on_at(fields.dest_group, topic, number, offset)
         self._store.progress.include()
+        self._broker.committer.once_stored(self._broker.resets.reload)
         self._broker.committer.answer(call, call.encode())
 
     def _go_on_at(self, group: str, topic: Topic, queue: int, offset: int) -> None:

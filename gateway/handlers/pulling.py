@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 from twisted.logger import Logger
 
@@ -164,9 +165,12 @@ class Pulling:
         """Answer with the offset that an operator reset the group to, once the reset is on disk. Return False when no
         reset waits for the client."""
         fields: PullMessage = call.fields
-        offset = self._broker.resets.take(fields.consumer_group, fields.topic, queue.number)
+        place = (fields.consumer_group, fields.topic, queue.number)
+        resets, committer = self._broker.resets, self._broker.committer
+        offset = resets.find(*place)
         if offset is None:
             return False
+        committer.once_stored(partial(resets.picked_up, *place, offset))
         frame = pull_response(
             call.command.opaque,
             ResponseCode.PULL_OFFSET_MOVED,
@@ -175,7 +179,7 @@ class Pulling:
             queue.first,
             queue.visible,
         )
-        self._broker.committer.answer(call, frame)
+        committer.answer(call, frame)
         return True
 
     def answer_nothing(self, pull: Pull) -> None:

@@ -216,10 +216,10 @@ class TopicAdmin:
         """Delete a topic, and return the groups that had progress in it."""
         self._topics.delete(name)
         groups = self._broker.store.progress.forget_topic(name.encode())
-        self._broker.resets.forget_topic(name)
         self._broker.orders.forget_topic(name)
         self._broker.modes.forget_topic(name)
         self._broker.recurring.forget_topic(name)
+        self._broker.committer.once_stored(self._broker.resets.reload)
         self._broker.stats.forget_topic(name)
         return groups
 

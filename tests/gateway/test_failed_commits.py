@@ -13,6 +13,7 @@ from storage import StorageError, Store, logged
 from storage.logged import LoggedTransaction
 from tests.gateway.faults import commits_fail, file_cannot_grow
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+from tests.gateway.test_pop import ask_pop
 from tests.gateway.tools import (
     by_queue,
     commit_offset,
@@ -312,6 +313,90 @@ class TestProgressSetByATool:
         ok(client.ask(RequestCode.CLONE_GROUP_OFFSET, copy))
         gateway.crash()
         assert offset_of(gateway.connect(), "orders", 0, "H") == 1
+
+
+class TestResetThatWaits:
+    """A reset that was answered waits for the group's next pull, whatever is refused meanwhile."""
+
+    @pytest.fixture
+    def consumer(self, gateway: MemoryGateway, client: MemoryClient) -> MemoryClient:
+        """A consumer whose group has consumed two messages and is reset to the first one."""
+        client.send_message("orders")
+        client.send_message("orders")
+        consumer = gateway.connect()
+        consumer.pull(group="G")
+        ok(commit_offset(consumer, "orders", 0, 2, "G"))
+        ok(client.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_to(0)))
+        gateway.advance(1_000)
+        return consumer
+
+    @staticmethod
+    def reset_to(offset: int) -> dict[str, str]:
+        place = {"topic": "orders", "group": "G", "queueId": "0", "isForce": "true"}
+        return place | {"timestamp": "0", "offset": str(offset)}
+
+    @staticmethod
+    def assert_waits(gateway: MemoryGateway, consumer: MemoryClient) -> None:
+        """Check that the consumer's report is dropped, and that its next pull, and no other, is told of the reset."""
+        ok(commit_offset(consumer, "orders", 0, 2, "G"))
+        assert offset_of(consumer, "orders", 0, "G") == 0
+        answer = consumer.ask_pull("orders", 0, 2, group="G", commit=2)
+        assert (answer.remark, answer.ext()["nextBeginOffset"]) == ("OFFSET_RESET", "0")
+        assert len(consumer.pull("orders", 0, 0, group="G")) == 2
+        assert not gateway.service.broker.resets.offsets
+
+    def test_a_pull_that_was_to_learn_of_it(
+        self, gateway: MemoryGateway, client: MemoryClient, consumer: MemoryClient
+    ) -> None:
+        with commits_fail(gateway):
+            client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"lost")
+            answer = consumer.ask_pull("orders", 0, 2, group="G", commit=2)
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        self.assert_waits(gateway, consumer)
+
+    def test_a_pop(
+        self, gateway: MemoryGateway, client: MemoryClient, consumer: MemoryClient
+    ) -> None:
+        with commits_fail(gateway):
+            answer = ask_pop(gateway, client, consumerGroup="G")
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        self.assert_waits(gateway, consumer)
+
+    @pytest.mark.parametrize(
+        ("code", "fields"),
+        [
+            (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}),
+            (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G", "cleanOffset": "true"}),
+            (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset_to(1)),
+            (RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "H", "destGroup": "G"}),
+        ],
+    )
+    def test_what_was_to_end_it(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        consumer: MemoryClient,
+        code: RequestCode,
+        fields: dict[str, str],
+    ) -> None:
+        consumer.pull(group="H")
+        ok(commit_offset(consumer, "orders", 0, 1, "H"))
+        with commits_fail(gateway):
+            assert client.ask(code, fields).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        self.assert_waits(gateway, consumer)
+
+    def test_another_one_in_the_batch_that_the_pull_waits_for(
+        self, gateway: MemoryGateway, client: MemoryClient, consumer: MemoryClient
+    ) -> None:
+        pull = consumer.send(
+            RequestCode.PULL_MESSAGE, consumer.pull_request("orders", 0, 2, group="G")
+        )
+        ok(client.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_to(1)))
+        told = consumer.answer(pull)
+        assert told is not None
+        assert told.ext()["nextBeginOffset"] == "0"
+        answer = consumer.ask_pull("orders", 0, 0, group="G")
+        assert (answer.remark, answer.ext()["nextBeginOffset"]) == ("OFFSET_RESET", "1")
 
 
 def test_a_group_made_by_a_pull_is_stored(gateway: MemoryGateway, client: MemoryClient) -> None:

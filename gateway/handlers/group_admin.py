@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -88,12 +89,14 @@ class GroupAdmin:
         """Delete a consumer group (207), and its progress if the request says so."""
         fields: DeleteGroup = call.fields
         self._groups.delete(fields.group_name)
-        self._broker.stats.forget_group(fields.group_name)
         self._broker.orders.forget_group(fields.group_name)
         self._broker.modes.forget_group(fields.group_name)
         if fields.clean_offset:
             self._broker.store.progress.forget_group(fields.group_name.encode())
             self._broker.committer.once_stored(self._broker.resets.reload)
+        self._broker.committer.once_stored(
+            partial(self._broker.stats.forget_group, fields.group_name)
+        )
         self._answer_on_disk(call)
 
     def _put(self, settings: GroupSettings) -> None:

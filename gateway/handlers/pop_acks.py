@@ -4,6 +4,8 @@ Messages popped in order have handles of their own, see `ordered_pops`."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from twisted.logger import Logger
 
 from gateway.broker import Broker
@@ -226,7 +228,9 @@ class PopAcks:
             if not self._comes_in(grave, retried(message, 0, properties)):
                 # The message matters more than the properties added here. It has had room with its own ones before.
                 self._comes_in(grave, retried(message, 0, own))
-        self._broker.stats.sent_back(origin, group.group_name)
+        self._broker.committer.once_stored(
+            partial(self._broker.stats.sent_back, origin, group.group_name)
+        )
 
     def _comes_in(self, name: str, message: NewMessage) -> bool:
         """Store a message in a topic again; return False when its properties are too long for that."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from gateway.broker import Broker
@@ -219,8 +220,16 @@ class Popping:
         """Return the messages as the answer holds them."""
         queue, group = one.queue, fields.consumer_group
         size = sum(len(each.record) for each in page.messages)
-        self._broker.stats.handed_out(
-            queue.topic.decode(), group, queue.number, page.next_offset, len(page.messages), size
+        self._broker.committer.once_stored(
+            partial(
+                self._broker.stats.handed_out,
+                queue.topic.decode(),
+                group,
+                queue.number,
+                page.next_offset,
+                len(page.messages),
+                size,
+            )
         )
         if one.kind == NORMAL:
             return [stamp(each.record, each.offset, each.stored_ms) for each in page.messages]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from gateway.broker import Broker
 from gateway.handlers.steps import Steps
@@ -222,7 +223,9 @@ class GroupProgress:
     def _go_on_at(self, group: str, topic: Topic, queue: int, offset: int) -> None:
         """Set a group's progress, and forget what was handed out to it before."""
         self._broker.orders.forget([Place(group, topic.name, queue)])
-        self._broker.stats.moved(topic.name, group, queue)
+        self._broker.committer.once_stored(
+            partial(self._broker.stats.moved, topic.name, group, queue)
+        )
         self._store.progress.advance(group.encode(), topic.stored_name, queue, offset)
 
     def _consumed(self, group: str, names: Iterable[str]) -> list[Topic]:

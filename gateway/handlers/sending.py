@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from gateway.broker import Broker
 from gateway.delays import REQUESTS
@@ -391,7 +392,7 @@ class Sending:
         origin = find(message.properties, names.RETRY_TOPIC) or message.topic
         properties = self._retry_properties(message, origin, level)
         self._intake.accept(topic, retried(message, queue_id, properties))
-        self._broker.stats.sent_back(origin, group.group_name)
+        self._committer.once_stored(partial(self._broker.stats.sent_back, origin, group.group_name))
         self._committer.answer(call, call.encode())
 
     def _retry_properties(self, message: Message, origin_topic: str, level: int) -> str:

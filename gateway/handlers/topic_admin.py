@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gateway import attributes
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
@@ -220,7 +222,7 @@ class TopicAdmin:
         self._broker.modes.forget_topic(name)
         self._broker.recurring.forget_topic(name)
         self._broker.committer.once_stored(self._broker.resets.reload)
-        self._broker.stats.forget_topic(name)
+        self._broker.committer.once_stored(partial(self._broker.stats.forget_topic, name))
         return groups
 
     def _answer_on_disk(self, call: Call) -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from gateway.parked import WOKEN_AT_ONCE
 from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.messages import Message
 from storage import StorageError, Store, logged
 from storage.logged import LoggedTransaction
 from tests.gateway.faults import commits_fail, file_cannot_grow
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
-from tests.gateway.test_pop import ask_pop
+from tests.gateway.test_pop import INVISIBLE_MS, ask_pop, pop
+from tests.gateway.test_send_back import send_back
 from tests.gateway.tools import (
     by_queue,
     commit_offset,
@@ -265,7 +267,7 @@ class TestProgressSetByATool:
         client.send_message("orders", "first")
         client.send_message("orders", "second")
         consumer = gateway.connect()
-        consumer.pull(group="G")
+        consumer.pull(group="G", most=1)
         ok(commit_offset(consumer, "orders", 0, 1, "G"))
         return consumer
 
@@ -299,7 +301,7 @@ class TestProgressSetByATool:
             client.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
         shown = read(client.ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"}))
         queue = by_queue(shown["offsetTable"])["orders", 0]
-        assert (queue["consumerOffset"], queue["pullOffset"]) == (0, 0)
+        assert (queue["consumerOffset"], queue["pullOffset"]) == (0, 1)
 
     def test_clone(
         self, gateway: MemoryGateway, client: MemoryClient, consumer: MemoryClient
@@ -397,6 +399,65 @@ class TestResetThatWaits:
         assert told.ext()["nextBeginOffset"] == "0"
         answer = consumer.ask_pull("orders", 0, 0, group="G")
         assert (answer.remark, answer.ext()["nextBeginOffset"]) == ("OFFSET_RESET", "1")
+
+
+class TestFigures:
+    """The broker's figures count what was stored, and lose nothing by a deletion that was refused."""
+
+    @pytest.fixture
+    def message(self, gateway: MemoryGateway, client: MemoryClient) -> Message:
+        """A message that the group has pulled and sent back."""
+        client.send_message("orders")
+        message = client.pull("orders")[0]
+        ok(send_back(client, message, group="consumers"))
+        return message
+
+    def counts(self, gateway: MemoryGateway) -> dict[tuple[str, str], int]:
+        counters = gateway.service.broker.stats.counters()
+        return {(name, key): count for name, key, count in counters}
+
+    @pytest.mark.parametrize(
+        ("code", "fields"),
+        [
+            (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}),
+            (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "consumers"}),
+        ],
+    )
+    @pytest.mark.usefixtures("message")
+    def test_a_refused_deletion(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        code: RequestCode,
+        fields: dict[str, str],
+    ) -> None:
+        before = self.counts(gateway)
+        assert before["SNDBCK_PUT_NUMS", "orders@consumers"] == 1
+        with commits_fail(gateway):
+            assert client.ask(code, fields).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert self.counts(gateway) == before
+        ok(client.ask(code, fields))
+        assert ("GROUP_GET_NUMS", "orders@consumers") not in self.counts(gateway)
+
+    def test_what_was_refused(
+        self, gateway: MemoryGateway, client: MemoryClient, message: Message
+    ) -> None:
+        before = self.counts(gateway)
+        with commits_fail(gateway):
+            for answer in (ask_pop(gateway, client), send_back(client, message, group="consumers")):
+                assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert self.counts(gateway) == before
+        assert gateway.service.broker.stats.got == 1
+
+    def test_what_could_not_be_delivered_again_yet(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message("orders")
+        assert len(pop(gateway, client)) == 1
+        with commits_fail(gateway):
+            gateway.advance(2 * INVISIBLE_MS)
+        gateway.advance(2_000)
+        assert self.counts(gateway)["SNDBCK_PUT_NUMS", "orders@consumers"] == 1
 
 
 def test_a_group_made_by_a_pull_is_stored(gateway: MemoryGateway, client: MemoryClient) -> None:

@@ -150,7 +150,7 @@ class Committer:
     def once_stored(self, step: Callable[[], None]) -> None:
         """Call `step` once the changes made so far are on disk, before their answers leave; never if they cannot be
         stored. It is for what belongs to a change but is not in the store, such as a count or a line of the log.
-        The caller also calls `answer` or `change`."""
+        The caller also calls `answer` or `change`, unless it is a part of `Firing`."""
         self._steps.append(step)
 
     def change(self) -> None:

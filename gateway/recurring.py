@@ -6,7 +6,8 @@ batch: an answer may leave once the batch is committed. What cannot be done rais
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -81,7 +82,10 @@ class Upcoming(NamedTuple):
 
 
 class RecurringMessages:
-    """All recurring messages. `Firing` uses this class as its `Recurrences`."""
+    """All recurring messages. `Firing` uses this class as its `Recurrences`.
+
+    :param once_stored: see `Committer`.
+    """
 
     log = Logger()
 
@@ -93,12 +97,14 @@ class RecurringMessages:
         topics: Topics,
         audit: AuditLog,
         config: Config,
+        once_stored: Callable[[Callable[[], None]], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._intake = intake
         self._topics = topics
         self._audit = audit
+        self._once_stored = once_stored
         self.configure(config)
         self.next_due_ms: int | None
         """When the first recurring message is due, or was until it was paused or deleted."""
@@ -356,7 +362,13 @@ class RecurringMessages:
             return False, False
         if topic is None:
             delete_recurring(self._store, one.topic, one.name)
-            self.log.warn("{recurring} is deleted: its topic is gone", recurring=_called(one))
+            self._once_stored(
+                partial(
+                    self.log.warn,
+                    "{recurring} is deleted: its topic is gone",
+                    recurring=_called(one),
+                )
+            )
             return False, False
         if turn.planned_ms is not None:
             message = occurrence(topic, one, definition, turn.planned_ms)
@@ -368,10 +380,13 @@ class RecurringMessages:
         fired = one.fired + (turn.planned_ms is not None)
         if turn.next_ms is None or fired == definition.rule.count:
             delete_recurring(self._store, one.topic, one.name)
-            self.log.info(
-                "{recurring} has come to its end after {fired} messages",
-                recurring=_called(one),
-                fired=fired,
+            self._once_stored(
+                partial(
+                    self.log.info,
+                    "{recurring} has come to its end after {fired} messages",
+                    recurring=_called(one),
+                    fired=fired,
+                )
             )
         else:
             plan_recurring(self._store, one.topic, one.name, turn.next_ms, fired, paused=False)
@@ -380,10 +395,13 @@ class RecurringMessages:
     def _rest(self, one: Recurring, error: Exception) -> None:
         """Pause a recurring message that cannot go on until it is set anew."""
         plan_recurring(self._store, *one[:4], paused=True)
-        self.log.error(
-            "{recurring} cannot go on and is paused: {error}",
-            recurring=_called(one),
-            error=str(error),
+        self._once_stored(
+            partial(
+                self.log.error,
+                "{recurring} cannot go on and is paused: {error}",
+                recurring=_called(one),
+                error=str(error),
+            )
         )
 
     def _wake_for(self, one: Recurring) -> None:

@@ -316,7 +316,9 @@ class Gateway:
         )
         quotas = Quotas(store, config, reactor.seconds)
         intake = Intake(store, clock, firing, quotas, audit, config, host)
-        recurring = RecurringMessages(store, clock, intake, topics, audit, config)
+        recurring = RecurringMessages(
+            store, clock, intake, topics, audit, config, committer.once_stored
+        )
         firing.recur(recurring)
         self.broker = broker = Broker(
             config=config,

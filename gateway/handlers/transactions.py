@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from itertools import chain, islice
 
 import msgspec
@@ -179,15 +180,18 @@ class Transactions:
     def _give_up(self, half: Half, message: Message) -> None:
         """Move a half that nobody decides to the topic where an operator can find it."""
         topic = self._broker.topics.ensure(CHECKED_OUT_TOPIC)
-        self.log.warn(
-            "message {uniq} of producer group {group} goes to {topic}: its transaction was not "
-            "decided after {checks} checks",
-            uniq=find(message.properties, names.UNIQ_KEY),
-            group=find(message.properties, names.PGROUP),
-            topic=topic.name,
-            checks=half.checks,
-        )
         self._release(half, message, topic, 0, committed=False)
+        self._broker.committer.once_stored(
+            partial(
+                self.log.warn,
+                "message {uniq} of producer group {group} goes to {topic}: its transaction was not "
+                "decided after {checks} checks",
+                uniq=find(message.properties, names.UNIQ_KEY),
+                group=find(message.properties, names.PGROUP),
+                topic=topic.name,
+                checks=half.checks,
+            )
+        )
 
     def _release(
         self, half: Half, message: Message, topic: Topic, queue_id: int, *, committed: bool

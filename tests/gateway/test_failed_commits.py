@@ -6,16 +6,20 @@ from typing import ClassVar
 
 import lmdb
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 
 from gateway.parked import WOKEN_AT_ONCE
+from gateway.topics import CHECKED_OUT_TOPIC
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import Message
 from storage import StorageError, Store, logged
 from storage.logged import LoggedTransaction
+from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail, file_cannot_grow
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.gateway.test_pop import INVISIBLE_MS, ask_pop, pop
 from tests.gateway.test_send_back import send_back
+from tests.gateway.test_transactions import begin
 from tests.gateway.tools import (
     by_queue,
     commit_offset,
@@ -458,6 +462,39 @@ class TestFigures:
             gateway.advance(2 * INVISIBLE_MS)
         gateway.advance(2_000)
         assert self.counts(gateway)["SNDBCK_PUT_NUMS", "orders@consumers"] == 1
+
+
+class TestLog:
+    """The log says of what the gateway does by itself only what was stored, and says it once."""
+
+    def lines(self, gateway: MemoryGateway, late_ms: int) -> list[str]:
+        """Return what the log says of a change that is due, refused for 10 s and then stored."""
+        with capturedLogs() as logs:
+            with commits_fail(gateway):
+                gateway.advance(late_ms + 10_000)
+            told = [formatEvent(event) for event in logs]
+            assert [line for line in told if "could not be stored" not in line] == []
+            gateway.advance(10_000)
+        return [formatEvent(event) for event in logs[len(told) :]]
+
+    def test_the_end_of_a_recurring_message(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        rule = {"TIDEGATE_EVERY": "10s", "TIDEGATE_NAME": "n", "TIDEGATE_COUNT": "1"}
+        client.send_message("orders", "x", rule)
+        assert self.lines(gateway, 10_000) == [
+            "recurring message n of topic orders has come to its end after 1 messages"
+        ]
+
+    def test_an_undecided_transaction(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway(
+            transaction_timeout="2s", transaction_check_interval="4s", transaction_check_max=0
+        )
+        client = gateway.connect()
+        begin(client)
+        (line,) = self.lines(gateway, 2_000)
+        assert f"goes to {CHECKED_OUT_TOPIC}" in line
+        assert len(client.pull(CHECKED_OUT_TOPIC)) == 1
 
 
 def test_a_group_made_by_a_pull_is_stored(gateway: MemoryGateway, client: MemoryClient) -> None:

@@ -143,6 +143,9 @@ class PopQueues:
         """
         queue = one.queue
         name = queue.topic.decode()
+        if self._broker.topics.get(name) is None:
+            # The retry topic does not exist yet, or was deleted: nobody may read what its queue still holds.
+            return queue.visible
         if pops:
             self._pick_up_reset(group, name, queue.number)
         offset = self._store.progress.get(group.encode(), queue.topic, queue.number)

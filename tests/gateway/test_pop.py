@@ -716,6 +716,22 @@ class TestBack:
         assert bodies(pop(gateway, client, consumerGroup="a")) == ["new"]
         assert bodies(pop(gateway, client, topic="b_c", consumerGroup="a")) == ["b_c"]
 
+    def test_nor_does_it_while_it_is_still_to_be_removed(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("gateway.topics.CLEARED_AT_ONCE", 2)
+        send(client, "a", "b", "c")
+        assert len(pop(gateway, client)) == 3
+        gateway.advance(INVISIBLE_MS + 500)
+        ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
+        while client.send_message("orders", body="new").code == ResponseCode.SYSTEM_BUSY:
+            pass
+        came_back = gateway.store.queue(b"%RETRY%consumers_orders", 0)
+        assert (came_back.first, came_back.visible) == (2, 3)
+        assert bodies(pop(gateway, client)) == ["new"]
+        gateway.advance(INVISIBLE_MS + 500)
+        assert bodies(pop(gateway, client)) == ["new"]
+
     def test_what_another_group_sent_back_stays_when_a_topic_is_deleted(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

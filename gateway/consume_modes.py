@@ -7,8 +7,9 @@ from typing import Final
 
 import msgspec
 
-from gateway.notes import read_notes
+from gateway.notes import read_note, read_notes
 from gateway.router import RequestError
+from gateway.unstored import Unstored
 from gateway.wire.admin_bodies import ConsumeMode
 from gateway.wire.codes import ResponseCode
 from storage import Store
@@ -19,7 +20,7 @@ POP: Final = "POP"
 MAX_PLACE = 400
 """Most bytes of topic, zero byte and group together: they are part of a key of the store."""
 
-_NOTE = b"mode\0"
+_NOTE, _KIND = b"mode\0", "consume mode"
 
 
 class ConsumeModes:
@@ -29,12 +30,16 @@ class ConsumeModes:
         self._store = store
         self._modes: dict[tuple[str, str], ConsumeMode] = {}
         self._decode = msgspec.json.Decoder(ConsumeMode).decode
-        self.reload()
+        self._unstored = Unstored[tuple[str, str]](store)
+        read_notes(store, _NOTE, _KIND, self._take)
 
     def reload(self) -> None:
-        """Read the stored choices."""
-        self._modes.clear()
-        read_notes(self._store, _NOTE, "consume mode", self._take)
+        """Read again what a refused batch has changed."""
+        self._unstored.restore(self._reload)
+
+    def _reload(self, place: tuple[str, str]) -> None:
+        self._modes.pop(place, None)
+        read_note(self._store, _NOTE, _place(*place), _KIND, self._take)
 
     def _take(self, _: bytes, value: bytes) -> None:
         mode = self._decode(value)
@@ -56,6 +61,7 @@ class ConsumeModes:
                 f"topic and group have at most {MAX_PLACE - 1} bytes together, none of them 0",
             )
         self._store.put_note(_NOTE + place, msgspec.json.encode(mode))
+        self._unstored.add((mode.topic, mode.consumer_group))
         self._modes[mode.topic, mode.consumer_group] = mode
 
     def forget_topic(self, topic: str) -> None:
@@ -69,6 +75,7 @@ class ConsumeModes:
     def _forget(self, places: list[tuple[str, str]]) -> None:
         for place in places:
             self._store.delete_note(_NOTE + _place(*place))
+            self._unstored.add(place)
             del self._modes[place]
 
 

@@ -23,12 +23,28 @@ def read_notes(
     :param take: called with the rest of each name, and the value; it raises an error where it cannot read them.
     """
     for name, value in store.notes(prefix):
-        try:
-            take(name, value)
-        except (msgspec.DecodeError, ValueError, PolicyError) as error:
-            _log.error(
-                "the {kind} {name} cannot be read ({error}) and is ignored until it is set again",
-                kind=kind,
-                name=name.decode(errors="backslashreplace"),
-                error=str(error),
-            )
+        _read(name, value, kind, take)
+
+
+def read_note(
+    store: Store, prefix: bytes, name: bytes, kind: str, take: Callable[[bytes, bytes], object]
+) -> None:
+    """Pass one note to `take`, as `read_notes` does, if there is such a note.
+
+    :param name: the rest of its name, behind the prefix.
+    """
+    value = store.note(prefix + name)
+    if value is not None:
+        _read(name, value, kind, take)
+
+
+def _read(name: bytes, value: bytes, kind: str, take: Callable[[bytes, bytes], object]) -> None:
+    try:
+        take(name, value)
+    except (msgspec.DecodeError, ValueError, PolicyError) as error:
+        _log.error(
+            "the {kind} {name} cannot be read ({error}) and is ignored until it is set again",
+            kind=kind,
+            name=name.decode(errors="backslashreplace"),
+            error=str(error),
+        )

@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from gateway.notes import read_notes
+from gateway.notes import read_note, read_notes
+from gateway.unstored import Unstored
 from storage import Store
 
 ORDERED_QUEUE = 999
 """The reviveQid of messages popped in order, which sets their handles apart (KeyBuilder)."""
 
-_NOTE = b"pop order\0"
+_NOTE, _KIND = b"pop order\0", "popped messages in order of"
 
 
 class Place(NamedTuple):
@@ -74,14 +75,17 @@ class PopOrders:
         self._releases: list[tuple[int, Place]] = []
         # The time of each queue's valid entry in `_releases`. A queue has more entries there if its time was moved up.
         self._watched: dict[Place, int] = {}
-        self.reload()
+        self._unstored = Unstored[Place](store)
+        read_notes(store, _NOTE, _KIND, self._take)
 
     def reload(self) -> None:
-        """Read again what is stored."""
-        self._pops.clear()
-        self._releases.clear()
-        self._watched.clear()
-        read_notes(self._store, _NOTE, "popped messages in order of", self._take)
+        """Read again what a refused batch has changed."""
+        self._unstored.restore(self._reload)
+
+    def _reload(self, place: Place) -> None:
+        # `released` looks at the pop itself, so a time at which it would have been visible can stay in `_releases`.
+        self._pops.pop(place, None)
+        read_note(self._store, _NOTE, _name(place), _KIND, self._take)
 
     def _take(self, name: bytes, value: bytes) -> None:
         group, topic, queue = name.decode().split("\0")
@@ -136,7 +140,8 @@ class PopOrders:
         """Forget the last pops of these queues. The change joins the store's batch."""
         for place in places:
             if place in self._pops:
-                self._store.delete_note(_name(place))
+                self._store.delete_note(_NOTE + _name(place))
+                self._unstored.add(place)
                 del self._pops[place]
 
     def forget_group(self, group: str) -> None:
@@ -166,7 +171,8 @@ class PopOrders:
         return free
 
     def _put(self, place: Place, pop: OrderedPop) -> None:
-        self._store.put_note(_name(place), msgspec.json.encode(pop))
+        self._store.put_note(_NOTE + _name(place), msgspec.json.encode(pop))
+        self._unstored.add(place)
         self._pops[place] = pop
 
     def _watch(self, place: Place) -> None:
@@ -180,4 +186,4 @@ class PopOrders:
 
 
 def _name(place: Place) -> bytes:
-    return _NOTE + "\0".join(map(str, place)).encode()
+    return "\0".join(map(str, place)).encode()

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.notes import read_notes
+from gateway.notes import read_note, read_notes
+from gateway.unstored import Unstored
 from gateway.wire.bodies import MessageQueue
 from storage import Store
 
@@ -24,6 +25,7 @@ MAX_EXPIRED: Final = 500
 """Expired locks that are forgotten in one commit, some 4 ms of work."""
 
 _NOTE: Final = b"lock\0"
+_KIND: Final = "lock of a queue"
 
 
 class _Place(NamedTuple):
@@ -34,8 +36,8 @@ class _Place(NamedTuple):
 
     @property
     def note(self) -> bytes:
-        """The name of the queue's note, short however long the names of group and topic are."""
-        return _NOTE + sha1(msgspec.json.encode(self), usedforsecurity=False).digest()
+        """The name of the queue's note behind `_NOTE`, short however long the names of group and topic are."""
+        return sha1(msgspec.json.encode(self), usedforsecurity=False).digest()
 
 
 class QueueLocks:
@@ -53,19 +55,21 @@ class QueueLocks:
         # The same queues by group; of each group the one that expires last comes last.
         self._places: dict[str, dict[_Place, None]] = {}
         self._decode = msgspec.json.Decoder(tuple[_Place, str]).decode
-        self.reload()
+        self._unstored = Unstored[_Place](store)
+        read_notes(store, _NOTE, _KIND, self._take)
 
     def reload(self) -> None:
-        """Read the stored locks again, as if each queue had been asked for just now."""
-        self._locks.clear()
-        self._places.clear()
-        expiry = self._seconds() + LOCK_EXPIRY
+        """Read again what a refused batch has changed."""
+        self._unstored.restore(self._reload)
 
-        def take(_: bytes, value: bytes) -> None:
-            place, owner = self._decode(value)
-            self._set(place, owner, expiry)
+    def _reload(self, place: _Place) -> None:
+        self._drop(place)
+        read_note(self._store, _NOTE, place.note, _KIND, self._take)
 
-        read_notes(self._store, _NOTE, "lock of a queue", take)
+    def _take(self, _: bytes, value: bytes) -> None:
+        """Take over a stored lock, as if its owner had asked for the queue just now."""
+        place, owner = self._decode(value)
+        self._set(place, owner, self._seconds() + LOCK_EXPIRY)
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue]
@@ -77,7 +81,8 @@ class QueueLocks:
             place = _Place(group, queue)
             owner = self._owner(place)
             if owner is None:
-                self._store.put_note(place.note, msgspec.json.encode((place, client_id)))
+                self._store.put_note(_NOTE + place.note, msgspec.json.encode((place, client_id)))
+                self._unstored.add(place)
             elif owner != client_id:
                 continue
             self._set(place, client_id, expiry)
@@ -117,7 +122,8 @@ class QueueLocks:
         self._places.setdefault(place.group, {})[place] = None
 
     def _forget(self, place: _Place) -> None:
-        self._store.delete_note(place.note)
+        self._store.delete_note(_NOTE + place.note)
+        self._unstored.add(place)
         self._drop(place)
 
     def _drop(self, place: _Place) -> None:

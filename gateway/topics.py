@@ -121,7 +121,7 @@ class Topics:
         self._config = config
         self._topics: dict[str, Topic] = {}
         self._begins: dict[str, dict[int, int]] = {}
-        self._unstored = Unstored(store)
+        self._unstored = Unstored[str](store)
         self.changes = 0
         for settings in self._system_topics():
             self._topics[settings.topic_name] = Topic(settings)
@@ -303,7 +303,7 @@ class Groups:
         self._store = store
         self._config = config
         self._groups = {name: GroupSettings(name) for name in SYSTEM_GROUPS}
-        self._unstored = Unstored(store)
+        self._unstored = Unstored[str](store)
         self.changes = 0
         for name, settings_json in store.groups():
             self._take(name, settings_json)

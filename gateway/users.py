@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from gateway.access import POLICY_TYPES, Action, Pattern, PolicyError, Rules, parse_actions
-from gateway.notes import read_notes
+from gateway.notes import read_note, read_notes
 from gateway.router import RequestError
+from gateway.unstored import Unstored
 from gateway.wire.access_bodies import AclEntry, AclInfo, AclPolicy, UserInfo
 from gateway.wire.codes import ResponseCode
 from storage import Store
@@ -29,7 +30,8 @@ ENABLED, DISABLED = "enable", "disable"
 
 SUBJECT = "User:"
 
-_USER, _ACL = b"user\0", b"acl\0"
+_USER, _USER_KIND = b"user\0", "user"
+_ACL, _ACL_KIND = b"acl\0", "policies of the user"
 
 
 class User:
@@ -46,22 +48,26 @@ class User:
 
 
 class Users:
-    """All users, and their policies."""
+    """All users, and their policies. A stored row that cannot be read permits nobody anything."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._users: dict[str, User] = {}
         self._acls: dict[str, AclInfo] = {}
         self._rules: dict[str, Rules] = {}
-        self.reload()
+        self._unstored = Unstored[str](store)
+        read_notes(store, _USER, _USER_KIND, self._take_user)
+        read_notes(store, _ACL, _ACL_KIND, self._take_acl)
 
     def reload(self) -> None:
-        """Read again what is stored. A row that cannot be read permits nobody anything."""
-        self._users.clear()
-        self._acls.clear()
-        self._rules.clear()
-        read_notes(self._store, _USER, "user", self._take_user)
-        read_notes(self._store, _ACL, "policies of the user", self._take_acl)
+        """Read again what a refused batch has changed."""
+        self._unstored.restore(self._reload)
+
+    def _reload(self, name: str) -> None:
+        for table in (self._users, self._acls, self._rules):
+            table.pop(name, None)
+        read_note(self._store, _USER, name.encode(), _USER_KIND, self._take_user)
+        read_note(self._store, _ACL, name.encode(), _ACL_KIND, self._take_acl)
 
     def _take_user(self, _: bytes, value: bytes) -> None:
         user = User(msgspec.json.decode(value, type=UserInfo))
@@ -115,6 +121,7 @@ class Users:
         """Delete a user and the user's policies. The change joins the store's batch."""
         if name in self._users:
             self._store.delete_note(_USER + name.encode())
+            self._unstored.add(name)
             del self._users[name]
         self._forget_acl(name)
 
@@ -202,17 +209,20 @@ class Users:
     def _put(self, info: UserInfo) -> None:
         user = User(info)
         self._store.put_note(_USER + user.name.encode(), msgspec.json.encode(info))
+        self._unstored.add(user.name)
         self._users[user.name] = user
 
     def _put_acl(self, name: str, acl: AclInfo) -> None:
         rules = Rules(acl)
         self._store.put_note(_ACL + name.encode(), msgspec.json.encode(acl))
+        self._unstored.add(name)
         self._rules[name] = rules
         self._acls[name] = acl
 
     def _forget_acl(self, name: str) -> None:
         if name in self._acls:
             self._store.delete_note(_ACL + name.encode())
+            self._unstored.add(name)
             del self._acls[name], self._rules[name]
 
 

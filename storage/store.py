@@ -726,6 +726,10 @@ class Store:
         """Return a consumer group's settings."""
         return self.reader().get(name, db=self.tables.groups)
 
+    def note(self, name: bytes) -> bytes | None:
+        """Return a note's value."""
+        return self.reader().get(NOTE + name, db=self.tables.meta)
+
     def notes(self, prefix: bytes = b"") -> list[tuple[bytes, bytes]]:
         """Return all notes whose names begin with `prefix`, in the order of names. The prefix is cut off the names."""
         begin = NOTE + prefix

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import ClassVar
 
 import lmdb
@@ -9,15 +11,25 @@ import pytest
 from twisted.logger import capturedLogs, formatEvent
 
 from gateway.parked import WOKEN_AT_ONCE
+from gateway.pop_orders import Place, PopOrders
 from gateway.topics import CHECKED_OUT_TOPIC
 from gateway.wire.codes import RequestCode, ResponseCode
-from gateway.wire.messages import Message
+from gateway.wire.messages import Message, decode_messages
 from storage import StorageError, Store, logged
 from storage.logged import LoggedTransaction
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail, file_cannot_grow
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
-from tests.gateway.test_pop import INVISIBLE_MS, ask_pop, pop
+from tests.gateway.test_locks import lock, request, unlock
+from tests.gateway.test_pop import (
+    INVISIBLE_MS,
+    ack,
+    ask_pop,
+    handle_fields,
+    handles,
+    pop,
+    pop_fields,
+)
 from tests.gateway.test_send_back import send_back
 from tests.gateway.test_transactions import begin
 from tests.gateway.tools import (
@@ -655,6 +667,171 @@ def test_topics_and_groups_are_what_they_were_and_only_those_of_the_batch_are_re
         ]
     assert {answer.code for answer in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
     assert state() == before
+
+
+def refuse_as_one_batch(
+    gateway: MemoryGateway,
+    client: MemoryClient,
+    requests: list[tuple[int, Mapping[str, str] | None, bytes]],
+) -> None:
+    """Send requests whose changes are one batch, and have the disk refuse it."""
+    with commits_fail(gateway):
+        opaques = [client.send(code, ext, body) for code, ext, body in requests]
+        answers = [client.answer(opaque) for opaque in opaques]
+    codes = [answer and answer.code for answer in answers]
+    assert codes == [ResponseCode.SERVICE_NOT_AVAILABLE] * len(requests)
+
+
+def test_queue_locks_are_what_they_were_and_only_those_of_the_batch_are_read_again(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock(client, "c1", 0, 1, 2)
+    lock(client, "c1", 0, group="others")
+    gateway.advance(50_000)
+    lock(client, "c1", 2)
+    unlock(client, "c1", 1)
+    with monkeypatch.context() as patched:
+        patched.delattr("gateway.queue_locks.read_notes")
+        refuse_as_one_batch(
+            gateway,
+            client,
+            [
+                (RequestCode.UNLOCK_BATCH_MQ, None, request("c1", (0, 2))),
+                (RequestCode.LOCK_BATCH_MQ, None, request("c2", (0, 1, 2, 3))),
+                (RequestCode.UNLOCK_BATCH_MQ, None, request("c2", (2, 3))),
+            ],
+        )
+    # All that the batch changed and that are locked were asked for just now; the other group's lock was not.
+    gateway.advance(15_000)
+    assert lock(client, "c2", 0, group="others") == [0]
+    assert lock(client, "c2", 0, 1, 2, 3) == [1, 3]
+    client.send_message("%RETRY%workers", "given up")
+    gateway.advance(45_000)
+    assert lock(client, "c3", 0, 1, 2, 3) == [0, 2]
+    unlock(client, "c3", 0, 2)
+    unlock(client, "c2", 1, 3)
+    client.send_message("%RETRY%workers", "nobody has a lock")
+    assert bodies(client.pull("%DLQ%workers")) == ["given up"]
+    assert bodies(client.pull("%RETRY%workers")) == ["nobody has a lock"]
+
+
+def test_pops_in_order_are_what_they_were_and_only_those_of_the_batch_are_read_again(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 20,000 of them, reading all took 331 ms for each batch that a full disk refused."""
+    create_topic(client, "others", 1)
+    for queue in range(4):
+        for body in ("first", "second"):
+            client.send_message("orders", f"{body} of {queue}", fields={"queue": queue})
+    client.send_message("others", "first")
+    one = {"order": "true", "maxMsgNums": 1}
+    acked, delayed, _ = (
+        handles(ask_pop(gateway, client, **one, queueId=queue))[0] for queue in range(3)
+    )
+    assert len(pop(gateway, client, **one, topic="others", queueId=0)) == 1
+    assert len(pop(gateway, client, **one, consumerGroup="leavers", queueId=0)) == 1
+    orders = gateway.service.broker.orders
+    places = [Place("consumers", "orders", queue) for queue in range(4)]
+    places += [Place("consumers", "others", 0), Place("leavers", "orders", 0)]
+    before = [orders.get(place) for place in places]
+    assert [pop is None for pop in before] == [False, False, False, True, False, False]
+
+    longer = {**handle_fields(delayed), "invisibleTime": str(3 * INVISIBLE_MS)}
+    gateway.advance(1_000)
+    with monkeypatch.context() as patched:
+        patched.delattr("gateway.pop_orders.read_notes")
+        refuse_as_one_batch(
+            gateway,
+            client,
+            [
+                (RequestCode.ACK_MESSAGE, handle_fields(acked), b""),
+                (RequestCode.POP_MESSAGE, pop_fields(gateway, **one, queueId=0), b""),
+                (RequestCode.CHANGE_MESSAGE_INVISIBLETIME, longer, b""),
+                (RequestCode.POP_MESSAGE, pop_fields(gateway, **one, queueId=3), b""),
+                (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "others"}, b""),
+                (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "leavers"}, b""),
+            ],
+        )
+    assert [orders.get(place) for place in places] == before
+    stored = PopOrders(gateway.store)
+    assert [stored.get(place) for place in places] == before
+
+    waiting = [gateway.connect() for _ in range(2)]
+    opaques = [
+        waits.send(
+            RequestCode.POP_MESSAGE, pop_fields(gateway, **one, queueId=queue, pollTime=20_000)
+        )
+        for queue, waits in enumerate(waiting)
+    ]
+    gateway.advance(INVISIBLE_MS - 1_001)
+    assert [waits.answer(opaque) for waits, opaque in zip(waiting, opaques, strict=True)] == [
+        None,
+        None,
+    ]
+    gateway.advance(501)
+    for queue, (waits, opaque) in enumerate(zip(waiting, opaques, strict=True)):
+        answer = waits.answer(opaque)
+        assert answer is not None
+        assert bodies(decode_messages(answer.body)) == [f"first of {queue}"]
+
+
+def test_a_pop_that_waits_gets_what_a_refused_pop_was_to_have(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """The refused pop would have kept the queue for itself until its time was over."""
+    client.send_message("orders", "first")
+    client.send_message("orders", "second")
+    one = {"order": "true", "maxMsgNums": 1, "queueId": 0}
+    ok(ack(client, handles(ask_pop(gateway, client, **one))[0]))
+    gateway.advance(INVISIBLE_MS)
+    with commits_fail(gateway):
+        refused = client.send(RequestCode.POP_MESSAGE, pop_fields(gateway, **one))
+        waits = gateway.connect()
+        opaque = waits.send(RequestCode.POP_MESSAGE, pop_fields(gateway, **one, pollTime=9_000))
+        assert waits.answer(opaque) is None
+        answer = client.answer(refused)
+    assert answer is not None
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    gateway.advance(1_000)
+    answer = waits.answer(opaque)
+    assert answer is not None
+    assert bodies(decode_messages(answer.body)) == ["second"]
+
+
+def test_consume_modes_are_what_they_were_and_only_those_of_the_batch_are_read_again(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choice(topic: str, group: str, mode: str) -> bytes:
+        return json.dumps({"topic": topic, "consumerGroup": group, "mode": mode}).encode()
+
+    topics, groups = ("kept", "deleted"), ("kept", "deleted", "new")
+    for topic in topics:
+        create_topic(client, topic)
+    for group in groups:
+        put_group(client, group)
+    code = RequestCode.SET_MESSAGE_REQUEST_MODE
+    for topic in topics:
+        for group in groups[:2]:
+            ok(client.ask(code, None, choice(topic, group, "POP")))
+    modes = gateway.service.broker.modes
+
+    def state() -> list[str]:
+        return [modes.get(topic, group).mode for topic in topics for group in groups]
+
+    assert state() == ["POP", "POP", "PULL"] * 2
+    with monkeypatch.context() as patched:
+        patched.delattr("gateway.consume_modes.read_notes")
+        refuse_as_one_batch(
+            gateway,
+            client,
+            [
+                (code, None, choice("kept", "kept", "PULL")),
+                (code, None, choice("kept", "new", "POP")),
+                (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "deleted"}, b""),
+                (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "deleted"}, b""),
+            ],
+        )
+    assert state() == ["POP", "POP", "PULL"] * 2
 
 
 def test_a_topic_that_was_made_again_begins_where_it_did(

@@ -9,7 +9,7 @@ import pytest
 from gateway import users
 from gateway.wire.codes import ResponseCode
 from tests.gateway.access.signed import ROOT, ROOT_KEY, Login, SignedClient, create_user, put_acl
-from tests.gateway.faults import batches_cannot_begin, damaged_row
+from tests.gateway.faults import batches_cannot_begin, commits_fail, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway
 from tests.gateway.tools import ok, read
 
@@ -92,6 +92,41 @@ def test_what_was_refused_for_want_of_room_does_not_count(root: SignedClient) ->
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert read(root.ask(3010)) == before
     assert read(root.ask(3004, {"username": "alice"}))["username"] == "alice"
+
+
+def test_after_a_refused_batch_all_are_what_they_were_and_only_those_of_the_batch_are_read_again(
+    guarded: MemoryGateway, root: SignedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("alice", "alice2", "bob", "carol", "dave"):
+        ok(create_user(root, name))
+        ok(put_acl(root, name, "Topic:T", ["Pub"]))
+    ok(root.ask(3008, {"subject": "User:carol"}))
+    before = read(root.ask(3005)), read(root.ask(3010))
+    with monkeypatch.context() as patched, commits_fail(guarded):
+        patched.delattr("gateway.users.read_notes")
+        answers = [
+            create_user(root, "eve"),
+            root.ask(3002, {"username": "alice"}, b'{"password":"other","userType":"Super"}'),
+            root.ask(3002, {"username": "bob"}, b'{"userStatus":"disable"}'),
+            root.ask(3003, {"username": "alice2"}),
+            put_acl(root, "alice", "Topic:*", ["Sub"]),
+            put_acl(root, "carol", "Topic:*", ["Sub"]),
+            root.ask(3008, {"subject": "User:bob"}),
+            put_acl(root, "dave", "Topic:T", ["Pub"], "deny", code=3007),
+        ]
+        refused = SignedClient(guarded, "alice", "secret").send_message("T")
+    assert {one.code for one in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (read(root.ask(3005)), read(root.ask(3010))) == before
+    for name, code in (
+        ("alice", ResponseCode.SUCCESS),
+        ("alice2", ResponseCode.SUCCESS),
+        ("bob", ResponseCode.SUCCESS),
+        ("carol", ResponseCode.NO_PERMISSION),
+        ("dave", ResponseCode.SUCCESS),
+        ("eve", ResponseCode.NO_PERMISSION),
+    ):
+        assert SignedClient(guarded, name, "secret").send_message("T").code == code, name
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ class Broker:
             lambda topic: self.topics.get(topic.decode(errors="replace")) is None,
             lambda topic: self.topics.kept_since(topic.decode(errors="replace"), now_ms),
             begin,
+            lambda topic, queue: self.topics.begin_of(topic.decode(errors="replace"), queue),
         )
 
     def forget_deleted(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 from twisted.logger import Logger
@@ -16,7 +17,14 @@ from gateway.unstored import Unstored
 from gateway.wire.bodies import GroupSettings, TopicSettings
 from gateway.wire.codes import ResponseCode
 from gateway.wire.messages import MAX_PROPERTIES
-from storage import Store, emptied_queues, remove_topic, resume_topic
+from storage import (
+    Store,
+    begin_queue,
+    cut_topic,
+    emptied_queues,
+    remove_topic,
+    resume_topic,
+)
 
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 """Bits of a topic's perm (PermName)."""
@@ -75,7 +83,9 @@ _log = Logger()
 
 _decode_topic = msgspec.json.Decoder(TopicSettings).decode
 _decode_group = msgspec.json.Decoder(GroupSettings).decode
-_decode_begins = msgspec.json.Decoder(dict[int, int]).decode
+_decode_begins = msgspec.json.Decoder(
+    dict[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)], int]
+).decode
 
 _ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")
 
@@ -160,7 +170,17 @@ class Topics:
         self._topics[settings.topic_name] = Topic(settings)
 
     def _take_begins(self, name: bytes, value: bytes) -> None:
-        self._begins[name.decode()] = _decode_begins(value)
+        """Take over where a topic's queues begin. A queue that ends before its beginning has lost its rows to damage;
+        it is noted anew, as the queue's new messages would count as the deleted topic's otherwise."""
+        noted = _decode_begins(value)
+        begins = {
+            queue: first
+            for queue, first in noted.items()
+            if begin_queue(self._store, name, queue, first)
+        }
+        self._begins[name.decode()] = begins
+        if begins != noted:
+            self._store.put_note(_BEGINS + name, msgspec.json.encode(begins))
 
     def _without_settings(self, name: bytes) -> TopicSettings:
         """Return settings for a topic whose own cannot be read, with at least the queues that hold messages."""
@@ -210,7 +230,7 @@ class Topics:
 
     def begin_of(self, name: str, queue: int) -> int:
         """Return the offset of a queue's first message, past or future. It is 0, or where the queue of a deleted topic
-        of the same name ended."""
+        of the same name ended. What the queue holds before it is still to be removed."""
         return self._begins.get(name, {}).get(queue, 0)
 
     def __iter__(self) -> Iterator[Topic]:
@@ -248,9 +268,12 @@ class Topics:
         return self.put(TopicSettings(name, queues, queues, template.settings.perm & ~PERM_INHERIT))
 
     def ensure(self, name: str, queues: int = 1) -> Topic:
-        """Return a topic that the gateway makes by itself, such as a retry topic; create it when it is missing."""
+        """Return a topic that the gateway makes by itself, such as a retry topic; create it when it is missing. If a
+        deleted topic of the same name has left messages, the new one's queues begin behind them: the message that needs
+        the topic cannot wait until they are removed."""
         topic = self._topics.get(name)
         if topic is None:
+            self._note_begins(name, cut_topic(self._store, name.encode()))
             topic = self.put(TopicSettings(name, queues, queues, PERM_READ | PERM_WRITE))
         return topic
 
@@ -289,9 +312,11 @@ class Topics:
                 ResponseCode.SYSTEM_BUSY,
                 f"topic[{name}] was deleted, and what it held is still being removed; try again in some seconds",
             )
-        begins = emptied_queues(self._store, stored_name)
+        self._note_begins(name, emptied_queues(self._store, stored_name))
+
+    def _note_begins(self, name: str, begins: dict[int, int]) -> None:
         if begins:
-            self._store.put_note(_BEGINS + stored_name, msgspec.json.encode(begins))
+            self._store.put_note(_BEGINS + name.encode(), msgspec.json.encode(begins))
             self._unstored.add(name)
             self._begins[name] = begins
 

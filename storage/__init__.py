@@ -98,7 +98,14 @@ from storage.rescheduling import (
     reschedule,
     reschedule_sequences,
 )
-from storage.retention import Removed, emptied_queues, remove_expired, remove_topic
+from storage.retention import (
+    Removed,
+    begin_queue,
+    cut_topic,
+    emptied_queues,
+    remove_expired,
+    remove_topic,
+)
 from storage.soon import count_overdue, count_soon
 from storage.store import Growth, Store
 from storage.timeline import Columns, Cursor, count_due, due_range
@@ -156,6 +163,7 @@ __all__ = [
     "as_told",
     "back_up",
     "back_up_changes",
+    "begin_queue",
     "can_replace",
     "check_readable",
     "check_readable_with_key",
@@ -165,6 +173,7 @@ __all__ = [
     "count_recurring",
     "count_soon",
     "current_recurring",
+    "cut_topic",
     "data_file",
     "delete_recurring",
     "delete_recurring_of",

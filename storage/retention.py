@@ -9,7 +9,7 @@ from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
 from storage.environment import Tables
-from storage.errors import DamagedError
+from storage.errors import DamagedError, StorageError
 from storage.keys import (
     ENDS_VALUE,
     NEXT_SEQUENCE,
@@ -73,6 +73,10 @@ def _none_of_its_own(topic: bytes) -> int | None:
     return None
 
 
+def _at_its_first_row(topic: bytes, number: int) -> int:
+    return 0
+
+
 @in_batch
 def remove_expired(
     store: Store,
@@ -81,6 +85,7 @@ def remove_expired(
     is_deleted: Callable[[bytes], bool],
     own_before_ms: Callable[[bytes], int | None] = _none_of_its_own,
     begin: bytes = b"",
+    begin_of: Callable[[bytes, int], int] = _at_its_first_row,
 ) -> Removed:
     """Remove up to `limit` messages that entered their queue, or were aborted, before `before_ms`.
 
@@ -90,30 +95,32 @@ def remove_expired(
     :param is_deleted: whether a topic was deleted, so that its messages are removed at any age.
     :param own_before_ms: replaces `before_ms` for the queues of a topic that has its own retention.
     :param begin: where the previous step ended.
+    :param begin_of: the offset where a topic's queue begins; messages before it are removed at any age.
     """
     # Otherwise pages that a killed export still holds could not be reused.
     store.environment.forget_dead_readers()
     if store.has_changes:
         # This writes rows that the batch has added so far.
         store.batch_transaction()
-    found: list[tuple[bytes, int]] = []
+    found: list[tuple[bytes, int, int]] = []
     behind: bytes | None = None
     for count, (key, oldest_ms) in enumerate(_queues(store.reader(), store.tables, begin)):
         if count == QUEUES_AT_ONCE:
             behind = key
             break
-        topic, _, _ = split_queue_key(key)
+        topic, number, oldest = split_queue_key(key)
         own_ms = own_before_ms(topic)
         cutoff = 1 << 62 if is_deleted(topic) else before_ms if own_ms is None else own_ms
-        if oldest_ms < cutoff:
-            found.append((key, cutoff))
+        first = begin_of(topic, number)
+        if oldest_ms < cutoff or oldest < first:
+            found.append((key, cutoff, first))
     if not found and (behind is not None or not _has_aborted(store, before_ms)):
         return Removed(0, behind)
     txn = store.batch_transaction()
     expired: list[_Expired] = []
-    for key, cutoff in found:
+    for key, cutoff, first in found:
         with suppress(DamagedError):
-            expired += _expired_in_queue(store, txn, key, cutoff, limit - len(expired))
+            expired += _expired_in_queue(store, txn, key, cutoff, limit - len(expired), first)
         if len(expired) >= limit:
             behind = key
             break
@@ -142,6 +149,37 @@ def remove_topic(store: Store, topic: bytes, limit: int) -> Removed:
     removed = _remove(store, txn, cleared, limit)
     is_all = removed == len(cleared) < limit
     return Removed(removed, None if is_all else name)
+
+
+@in_batch
+def cut_topic(store: Store, topic: bytes) -> dict[int, int]:
+    """Let the queues of a deleted topic begin where they end, so that nobody reads what they still hold.
+    `remove_expired` removes it, provided that it is passed these beginnings.
+
+    :returns: the beginnings, as `emptied_queues` returns them. They are not stored: after a start, `begin_queue` has
+        to be called with them.
+    """
+    txn = store.batch_transaction()
+    begins = emptied_queues(store, topic)
+    name = topic + b"\0"
+    for key, _ in takewhile(lambda row: row[0].startswith(name), _queues(txn, store.tables, name)):
+        _, number, _ = split_queue_key(key)
+        with suppress(DamagedError):
+            queue = store.queue(topic, number)
+            store.shorten(queue, queue.next)
+            begins[number] = queue.next
+    return begins
+
+
+def begin_queue(store: Store, topic: bytes, number: int, first: int) -> bool:
+    """After a start, let a queue begin where `cut_topic` has cut it. Return False where the queue ends before that, so
+    that this cannot be its beginning: it would hide messages."""
+    with suppress(StorageError):
+        queue = store.queue(topic, number)
+        if queue.next < first:
+            return False
+        queue.first = max(queue.first, first)
+    return True
 
 
 def emptied_queues(store: Store, topic: bytes) -> dict[int, int]:
@@ -173,11 +211,12 @@ def _queues(txn: Reader, tables: Tables, begin: bytes) -> Iterator[tuple[bytes, 
 
 
 def _expired_in_queue(
-    store: Store, txn: LoggedTransaction, key: bytes, before_ms: int, limit: int
+    store: Store, txn: LoggedTransaction, key: bytes, before_ms: int, limit: int, first: int = 0
 ) -> list[_Expired]:
-    """Return the first messages of a queue that entered it before a time.
+    """Return the first messages of a queue: those that entered it before a time, or are before an offset.
 
     :param key: of one of its rows.
+    :param first: the offset.
     :raises DamagedError: when the queue cannot be read.
     """
     topic, number, _ = split_queue_key(key)
@@ -192,7 +231,7 @@ def _expired_in_queue(
         and is_queued_value(cursor.value())
     ):
         sequence, tag_hash, size, stored_ms = QUEUE_VALUE.unpack(cursor.value())
-        if stored_ms >= before_ms:
+        if stored_ms >= before_ms and int.from_bytes(cursor.key()[-8:]) >= first:
             break
         place = (topic, number, tag_hash, size)
         expired.append(_Expired(pack_u64(sequence), cursor.key(), queue, place))

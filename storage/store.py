@@ -376,9 +376,10 @@ class Store:
         self._bytes += count
 
     def shorten(self, queue: Queue, first: int) -> None:
-        """Note that retention removed the messages of a queue before offset `first`."""
+        """Let a queue begin at offset `first`, unless it begins later. Retention has removed the messages before it, or
+        will do so, as `begin_of` of `remove_expired` tells it."""
         self._shortened.setdefault(queue, queue.first)
-        queue.first = first
+        queue.first = max(queue.first, first)
 
     @in_batch
     def put_note(self, name: bytes, value: bytes) -> None:

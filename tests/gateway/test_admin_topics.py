@@ -8,7 +8,8 @@ import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import java_hash
-from storage import Store
+from storage import Store, usage_of
+from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 from tests.gateway.tools import by_queue, commit_offset, create_topic, ok, put_group, read
 
@@ -410,3 +411,83 @@ class TestMadeAgain:
         gateway.advance(11_000)
         assert client.send_message(body="new").code == ResponseCode.SUCCESS
         assert bodies(client.pull(offset=5)) == ["new"]
+
+
+class TestMadeAgainByTheGateway:
+    """Dead-letter and retry topics are made again at once, even while the deleted ones still hold messages."""
+
+    @pytest.fixture(autouse=True)
+    def old_ones(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("gateway.topics.CLEARED_AT_ONCE", 2)
+        for _ in range(5):
+            client.send_message("%DLQ%consumers", "old")
+        ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "%DLQ%consumers"}))
+
+    def pulled(self, client: MemoryClient) -> list[str]:
+        begin = client.ask_pull("%DLQ%consumers").ext()["minOffset"]
+        return bodies(client.pull("%DLQ%consumers", offset=int(begin)))
+
+    def held(self, gateway: MemoryGateway) -> int:
+        return usage_of(gateway.store).messages
+
+    def test_show_nothing_of_the_old_ones(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        assert client.send_message("%DLQ%consumers", "new").ext()["queueOffset"] == "5"
+        assert self.held(gateway) == 4
+        assert self.pulled(client) == ["new"]
+        gateway.crash()
+        assert self.held(gateway) == 4
+        assert self.pulled(gateway.connect()) == ["new"]
+
+    @pytest.mark.parametrize("crashes", [False, True])
+    def test_what_the_old_ones_held_is_removed_soon(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        monkeypatch: pytest.MonkeyPatch,
+        crashes: bool,
+    ) -> None:
+        monkeypatch.setattr("gateway.housekeeping.RETENTION_STEP", 1)
+        client.send_message("%DLQ%consumers", "new")
+        if crashes:
+            gateway.crash()
+        gateway.advance(20_000)
+        assert self.held(gateway) == 1
+        assert self.pulled(gateway.connect()) == ["new"]
+        gateway.crash()
+        assert self.pulled(gateway.connect()) == ["new"]
+
+    def test_can_be_deleted_again(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.send_message("%DLQ%consumers", "newer")
+        ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "%DLQ%consumers"}))
+        assert client.send_message("%DLQ%consumers", "newest").ext()["queueOffset"] == "6"
+        assert self.pulled(client) == ["newest"]
+        gateway.advance(20_000)
+        assert self.held(gateway) == 1
+
+    def test_a_refused_batch_makes_none(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        with commits_fail(gateway):
+            refused = client.send_message("%DLQ%consumers", "refused")
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        gateway.advance(20_000)
+        assert self.held(gateway) == 0
+        assert client.send_message("%DLQ%consumers", "new").ext()["queueOffset"] == "5"
+        assert self.pulled(client) == ["new"]
+
+
+def test_a_beginning_behind_the_end_of_its_queue_does_not_count(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """The rows before it are lost, and what comes in now is not of the deleted topic."""
+    create_topic(client, "orders")
+    gateway.store.put_note(b"begins\0orders", b'{"0":2}')
+    gateway.store.commit()
+    for number in range(3):
+        gateway.restart()
+        gateway.connect().send_message("orders", str(number))
+    gateway.restart()
+    gateway.advance(20_000)
+    assert bodies(gateway.connect().pull_all("orders")) == ["0", "1", "2"]

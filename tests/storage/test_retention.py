@@ -10,6 +10,8 @@ import pytest
 from storage import (
     Store,
     abort,
+    begin_queue,
+    cut_topic,
     emptied_queues,
     find_by_key,
     find_by_sequence,
@@ -137,6 +139,55 @@ def test_a_deleted_topic_is_cleared_in_steps(store: Store) -> None:
     store.commit()
     assert ids_in(store, b"gone-2", 7) == kept
     assert emptied_queues(store, b"gone") == dict.fromkeys(range(3), 10)
+
+
+def test_what_a_cut_topic_held_is_removed_at_any_age(store: Store) -> None:
+    kept = send_ten(store, b"gone-2")
+    send_ten(store, b"gone", 0)
+    send_ten(store, b"gone", 2)
+    remove_topic(store, b"gone", 3)
+    begins = cut_topic(store, b"gone")
+    assert begins == {0: 10, 2: 10}
+    new = send_ten(store, b"gone", 2)
+    assert ids_in(store, b"gone", 0) == []
+    assert ids_in(store, b"gone", 2) == new
+    removed = []
+    behind: bytes | None = b""
+    while behind is not None:
+        step = remove_expired(
+            store,
+            0,
+            5,
+            lambda topic: False,
+            begin=behind,
+            begin_of=lambda topic, queue: begins.get(queue, 0) if topic == b"gone" else 0,
+        )
+        store.commit()
+        behind = step.behind
+        removed.append(step.messages)
+        assert ids_in(store, b"gone", 2) == new
+    assert sum(removed) == 17
+    assert ids_in(store, b"gone-2") == kept
+
+
+def test_a_batch_that_is_not_stored_cuts_nothing(store: Store) -> None:
+    ids = send_ten(store)
+    assert cut_topic(store, TOPIC) == {0: 10}
+    store.abandon()
+    assert ids_in(store) == ids
+
+
+def test_a_queue_begins_where_it_was_cut_after_a_start(
+    store: Store, reopen: Callable[[], Store]
+) -> None:
+    ids = send_ten(store)
+    store = reopen()
+    assert begin_queue(store, TOPIC, 0, 7)
+    assert ids_in(store) == ids[7:]
+    assert begin_queue(store, TOPIC, 0, 3)
+    assert ids_in(store) == ids[7:]
+    assert not begin_queue(store, TOPIC, 0, 11)
+    assert ids_in(store) == ids[7:]
 
 
 def test_every_queue_is_shortened(store: Store) -> None:

@@ -1,7 +1,8 @@
 """The audit log: who aborted, rescheduled or administered what, and when. One JSON object a line, in the data folder.
 
-`note` is called where a change is made, and its line is written once the change is on disk. The sender of the current
-request is set around each request (`acting`), so that callers of `note` need not know it.
+`note` is called where a change is made, and its line is written once the change is on disk. `note_at_once` is for a
+change in memory alone. The sender of the current request is set around each request (`acting`), so that callers of
+neither need to know it.
 
 A line has `at` (UTC), `who` (the user's name; empty without authentication), `from` (the address), `action`, the
 `request` as the log names it, and the details of the action. If the batch with the change could not be stored, the line
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
@@ -51,6 +52,15 @@ ADMINISTRATION: Final = frozenset(
     }
 )
 """Requests that are noted once they have been carried out."""
+
+_IN_MEMORY: Final = frozenset(
+    {
+        Code.UPDATE_BROKER_CONFIG,
+        Code.WIPE_WRITE_PERM_OF_BROKER,
+        Code.ADD_WRITE_PERM_OF_BROKER,
+    }
+)
+"""Those of them that change nothing in the store, and so are in force whatever becomes of the open batch."""
 
 _WITH_SECRETS: Final = frozenset({Code.AUTH_CREATE_USER, Code.AUTH_UPDATE_USER})
 """Requests whose bodies contain passwords."""
@@ -129,8 +139,17 @@ class AuditLog:
         """
         if self._file is None:
             return
+        self._lines.append(self._line(action, what))
+        if not self._has_changes():
+            self.write()
+
+    def note_at_once(self, action: str, /, **what: str | int | bool | None) -> None:
+        """Write a line now: the change is not in the store. The parameters are those of `note`."""
+        self._append([self._line(action, what)])
+
+    def _line(self, action: str, what: Mapping[str, str | int | bool | None]) -> dict[str, Any]:
         at = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
-        line = {
+        line: dict[str, Any] = {
             "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "who": self._actor.name,
             "from": self._actor.address,
@@ -138,11 +157,7 @@ class AuditLog:
         }
         if isinstance(self._actor, Call):
             line["request"] = self._actor.request
-        self._lines.append(
-            line | {name: value for name, value in what.items() if value is not None}
-        )
-        if not self._has_changes():
-            self.write()
+        return line | {name: value for name, value in what.items() if value is not None}
 
     def handled(self, call: Call) -> None:
         """Note a request if it is one of `ADMINISTRATION`; it has been carried out."""
@@ -155,12 +170,17 @@ class AuditLog:
         body = None
         if call.command.body and code not in _WITH_SECRETS:
             body = call.command.body[:_MOST_BODY].decode(errors="replace")
-        self.note(Code(code).name.lower(), **fields, body=body)
+        note = self.note_at_once if code in _IN_MEMORY else self.note
+        note(Code(code).name.lower(), **fields, body=body)
 
     def write(self) -> None:
         """Write the lines of the batch, which is stored now."""
-        if self._lines and self._file is not None:
+        if self._lines:
             lines, self._lines = self._lines, []
+            self._append(lines)
+
+    def _append(self, lines: list[dict[str, Any]]) -> None:
+        if self._file is not None:
             try:
                 self._file.append(b"\n".join(map(msgspec.json.encode, lines)).decode())
             except OSError as error:

@@ -215,7 +215,7 @@ class Bulk:
             for one, its_job in self._confirmed.items()
             if one.expires_ms >= job.started_ms
         } | {order: job}
-        self._broker.audit.note(f"bulk {job.action}", job=job.id, **job.selection)
+        self._broker.audit.note_at_once(f"bulk {job.action}", job=job.id, **job.selection)
         working = ensureDeferred(self._work(asker, order, job))
         working.addErrback(self._failed, job)
         return job

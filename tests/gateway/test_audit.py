@@ -116,6 +116,31 @@ def test_a_line_waits_for_its_batch(gateway: MemoryGateway, client: MemoryClient
     assert [line.get("stored") for line in lines(gateway)] == [False, None]
 
 
+@pytest.mark.parametrize(
+    ("code", "fields", "body"),
+    [
+        (RequestCode.UPDATE_BROKER_CONFIG, {}, b"maxMessageSize=1000000"),
+        (RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"}, b""),
+        (RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"}, b""),
+    ],
+)
+def test_a_line_of_a_change_in_memory_waits_for_no_batch(
+    gateway: MemoryGateway,
+    client: MemoryClient,
+    code: RequestCode,
+    fields: dict[str, str],
+    body: bytes,
+) -> None:
+    with commits_fail(gateway):
+        send = client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"refused")
+        assert client.ask(code, fields, body).code == ResponseCode.SUCCESS
+        answer = client.answer(send)
+        assert answer is not None
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    (line,) = lines(gateway)
+    assert (line["action"], line.get("stored")) == (code.name.lower(), None)
+
+
 def test_administration_is_noted_by_its_fields(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:

@@ -49,6 +49,9 @@ class Clock:
             )
         self._last_stored_ms = max(self._last_stored_ms, stored_ms)
 
+    def reload(self) -> None:
+        """A batch could not be stored; that changes the time only where it is stored, see `ManualClock`."""
+
     def watch(self) -> None:
         """Log a step of the wall clock since the last call."""
         distance_ms = self._measure()

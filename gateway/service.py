@@ -309,7 +309,7 @@ class Gateway:
             firing,
             parked,
             self.factory.unwritten,
-            (topics, groups, kv, users, modes, orders, locks, resets),
+            (clock, topics, groups, kv, users, modes, orders, locks, resets),
             audit,
             self._give_up,
             config.commit_wait_ms / 1000,

@@ -132,12 +132,17 @@ def test_nonsense_is_refused(client: MemoryClient, fields: dict[str, str]) -> No
     assert answer.code == ResponseCode.INVALID_PARAMETER
 
 
-def test_a_step_that_cannot_be_stored_is_told(gateway: MemoryGateway, client: MemoryClient) -> None:
+def test_a_step_that_cannot_be_stored_is_told_and_not_gone(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
     client.send_message(TIMER_DELAY_SEC="60")
     with commits_fail(gateway):
         answer = client.ask(RequestCode.CLOCK, {"advance": str(MINUTE_MS)})
         assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert move(client)["nowMs"] == START_MS
     gateway.advance(2_000)
+    assert client.pull() == []
+    assert move(client, advance=MINUTE_MS)["nowMs"] == START_MS + MINUTE_MS
     assert bodies(client.pull()) == ["hello"]
 
 

@@ -33,7 +33,8 @@ from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import NewTimeFields, TopicName, read_bound
 from gateway.web.timeline import count as count_columns
 from gateway.web.turns import Turns
-from gateway.wire.codes import ResponseCode
+from gateway.wire.codes import ResponseCode, SysFlag
+from gateway.wire.messages import decode_message
 from gateway.wire.pending_bodies import HeldMessage
 from storage import HELD_SPAN_MS, Columns, Found
 
@@ -131,13 +132,15 @@ class JobQuery(Fields):
 
 
 class _Order(msgspec.Struct, frozen=True):
-    """The content of a token: a numbered preview. It covers only messages with sequences before `bound`."""
+    """The content of a token: a numbered preview. It covers only messages that came before it: those with sequences
+    before `bound`, and of these, messages of transactions only if they were committed before `stored_ms`."""
 
     number: int
     action: Action
     wanted: Wanted
     to: NewTime | None
     bound: int
+    stored_ms: int
     count: int
     is_exact: bool
     expires_ms: int
@@ -167,12 +170,20 @@ class Bulk:
         self._pending.check_enabled()
         to = self._new_time(body)
         wanted = self._wanted(asker, body.selection)
-        bound = self._broker.store.next_sequence
+        bound, stored_ms = self._broker.store.next_sequence, self._broker.clock.stored_ms()
         sample = self._pending.look_up(wanted, asker.may, limit=SAMPLE).messages
         number, is_exact = await self._count(asker, wanted)
         expires_ms = self._broker.clock.now_ms() + TOKEN_MINUTES * 60_000
         order = _Order(
-            next(self._previews), body.action, wanted, to, bound, number, is_exact, expires_ms
+            number=next(self._previews),
+            action=body.action,
+            wanted=wanted,
+            to=to,
+            bound=bound,
+            stored_ms=stored_ms,
+            count=number,
+            is_exact=is_exact,
+            expires_ms=expires_ms,
         )
         return Preview(
             count=number,
@@ -314,7 +325,7 @@ class Bulk:
         behind: bytes | None = None
         while self._goes_on(job):
             page = self._changes.select(order.wanted, PAGE, behind, begun_ms)
-            meant = [one for one in page.found if one.sequence < order.bound]
+            meant = [one for one in page.found if _came_before(order, one)]
             for start in range(0, len(meant), PIECE):
                 if self._goes_on(job):
                     await self._change(asker, order, job, meant[start : start + PIECE])
@@ -396,6 +407,16 @@ def _is_meant(wanted: Wanted, topic: str) -> bool:
 def _is_shown(asker: Asker, wanted: Wanted, topic: str) -> bool:
     """Return whether a selection includes a topic's messages and the asker may see them."""
     return _is_meant(wanted, topic) and asker.may(READ, topic)
+
+
+def _came_before(order: _Order, found: Found) -> bool:
+    """Whether a message was pending when a change was previewed. A message of a transaction keeps the sequence of its
+    half message, which may be much older than the commit."""
+    if found.sequence >= order.bound:
+        return False
+    message = decode_message(found.record)
+    is_of_transaction = message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT
+    return not is_of_transaction or message.store_ms < order.stored_ms
 
 
 def _topic_of(found: Found) -> str:

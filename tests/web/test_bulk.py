@@ -16,6 +16,8 @@ from storage import timeline as stored_timeline
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
+from tests.gateway.test_transactions import COMMIT, begin, end
+from tests.gateway.tools import ok
 from tests.web.http import HTTP_PORT, HttpClient, api_endpoints
 
 HOUR_MS = 3_600_000
@@ -124,6 +126,24 @@ def test_a_count_that_gives_up_at_the_edge_of_a_span_is_not_exact(
 def test_a_selection_names_something(http: HttpClient) -> None:
     problem = http.refusal("POST", "/bulk/preview", {"action": "abort", "selection": {}})
     assert "name a topic" in problem["detail"]
+
+
+@pytest.mark.parametrize("waits_ms", [0, 5])
+def test_a_transaction_that_is_committed_after_the_preview_stays(
+    held: MemoryGateway, http: HttpClient, waits_ms: int
+) -> None:
+    """Its message keeps the sequence of its half message, which came before."""
+    client = held.connect()
+    delay = {"TIMER_DELAY_SEC": "3600"}
+    early, late = (begin(client, body, "orders", **delay) for body in ("early", "late"))
+    ok(end(client, early, COMMIT))
+    held.advance(waits_ms + 1)
+    seen = preview(http, topic="orders")
+    held.advance(waits_ms)
+    ok(end(client, late, COMMIT))
+    http.post("/bulk", {"token": seen["token"]})
+    held.settle()
+    assert (seen["count"], pending(http)) == (13, 12 + 1)
 
 
 def test_only_tokens_of_previews_count(held: MemoryGateway, http: HttpClient) -> None:

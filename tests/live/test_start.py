@@ -85,18 +85,25 @@ def test_several_workers_and_no_user(tmp_path: Path) -> None:
     assert "there is no user in" in refused(*flags, "--authentication")
 
 
-def test_a_terminal_that_is_closed_stops_it_in_good_order(own_gateway: GatewayProcess) -> None:
-    os.kill(own_gateway.pid, signal.SIGHUP)
-    assert own_gateway.ended() == 0
-
-
-def test_one_started_by_nohup_outlives_its_terminal(tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def start_with_hangups(tmp_path: Path, handled: signal.Handlers) -> GatewayProcess:
+    """Start a gateway by a process that handles SIGHUP like this: the tests themselves may run under nohup."""
+    before = signal.signal(signal.SIGHUP, handled)
     gateway = GatewayProcess(tmp_path / "data")
     try:
         gateway.start()
     finally:
         signal.signal(signal.SIGHUP, before)
+    return gateway
+
+
+def test_a_terminal_that_is_closed_stops_it_in_good_order(tmp_path: Path) -> None:
+    gateway = start_with_hangups(tmp_path, signal.SIG_DFL)
+    os.kill(gateway.pid, signal.SIGHUP)
+    assert gateway.ended() == 0
+
+
+def test_one_started_by_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    gateway = start_with_hangups(tmp_path, signal.SIG_IGN)
     os.kill(gateway.pid, signal.SIGHUP)
     with gateway.client() as client:
         assert client.ask(RequestCode.GET_ALL_TOPIC_LIST).code == ResponseCode.SUCCESS

@@ -78,10 +78,17 @@ def _one_page(
     for number, page in enumerate(pages):
         if numbers[number] == len(page.items) and page.cursor is None:
             continue
-        own = bytes.fromhex(own_cursor(given, page.broker) or "")
-        place = go_on if number not in late else earlier + behind if earlier is not None else own
-        # A worker may have been further than the others before.
-        cursors[page.broker] = ((min if backwards else max)(place, own) if own else place).hex()
+        before = bytes.fromhex(own_cursor(given, page.broker) or "")
+        if number not in late:
+            place = go_on
+        elif earlier is not None:
+            place = earlier + behind
+        else:
+            place = before
+        if before:
+            # The worker may have been further than the others already.
+            place = min(place, before) if backwards else max(place, before)
+        cursors[page.broker] = place.hex()
     return [item for _, _, item in told], join_cursors(cursors) or None
 
 

@@ -164,7 +164,7 @@ class PopQueues:
 
     def _pick_up_reset(self, group: str, topic: str, queue: int) -> None:
         resets, committer = self._broker.resets, self._broker.committer
-        offset = resets.find(group, topic, queue) if resets.offsets else None
+        offset = resets.find(group, topic, queue)
         if offset is not None:
             committer.once_stored(partial(resets.picked_up, group, topic, queue, offset))
             committer.change()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -316,6 +316,11 @@ def test_any_time_may_be_asked_for(store: Store, due_ms: int) -> None:
 
 
 class TestCrowdedOut:
+    def storm(self, store: Store, times_ms: Iterable[int]) -> None:
+        """Hold a message of one topic for each of these times."""
+        for due_ms in times_ms:
+            hold_all(store, [b"%d" % due_ms], due_ms, b"storm")
+
     def test_topics_behind_a_storm_get_their_turn(self, store: Store) -> None:
         hold_all(store, numbered(20), 1_000, b"storm")
         for due_ms in (1_001, 1_002, 1_003, 2_000):
@@ -422,8 +427,7 @@ class TestCrowdedOut:
         table that is not found yet."""
         monkeypatch.setattr(firing, "LEAPS_OVER_OTHERS", 10)
         store = folder.open(inbox_size=0)
-        for due_ms in range(1_000, 1_045):
-            hold_all(store, [b"%d" % due_ms], due_ms, b"storm")
+        self.storm(store, range(1_000, 1_045))
         hold_all(store, [b"1041"], 1_041, b"other")
         store = folder.open()
         hold_all(store, [b"1043"], 1_043, b"other")
@@ -439,8 +443,7 @@ class TestCrowdedOut:
 
     def test_what_enters_the_table_behind_a_search_has_its_turn(self, folder: Folder) -> None:
         store = folder.open(inbox_size=0)
-        for due_ms in range(1_000, 1_020):
-            hold_all(store, [b"%d" % due_ms], due_ms, b"storm")
+        self.storm(store, range(1_000, 1_020))
         hold_all(store, [b"moved"], 5_000, b"other")
         assert fire_due(store, 1_500, 1_500, 1) == Fired(1, more=True)
         assert fire_crowded_out(store, 1_500, 1_500, 9).messages == 0
@@ -457,8 +460,7 @@ class TestCrowdedOut:
 
     def test_what_the_same_batch_puts_into_the_table_is_not_overtaken(self, folder: Folder) -> None:
         store = folder.open(inbox_size=0)
-        for due_ms in range(1_000, 1_020):
-            hold_all(store, [b"%d" % due_ms], due_ms, b"storm")
+        self.storm(store, range(1_000, 1_020))
         hold_all(store, [b"moved"], 5_000, b"other")
         store = folder.open()
         hold_all(store, [b"later"], 1_400, b"other")
@@ -474,8 +476,7 @@ class TestCrowdedOut:
     ) -> None:
         monkeypatch.setattr(firing, "LEAPS_OVER_OTHERS", 3)
         store = folder.open(inbox_size=0)
-        for due_ms in range(HELD_SPAN_MS - 50, HELD_SPAN_MS + 2):
-            hold_all(store, [b"%d" % due_ms], due_ms, b"storm")
+        self.storm(store, range(HELD_SPAN_MS - 50, HELD_SPAN_MS + 2))
         hold_all(store, [b"other"], HELD_SPAN_MS + 1, b"other")
         now_ms = HELD_SPAN_MS + 500
         assert fire_crowded_out(store, now_ms, now_ms, 9).messages == 1

@@ -2,6 +2,8 @@ import java.io.BufferedInputStream;
 import java.io.BufferedOutputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
 import java.io.PrintStream;
 import java.lang.management.GarbageCollectorMXBean;
 import java.lang.management.ManagementFactory;
@@ -44,7 +46,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  *   {"event":"progress","sent":n,"received":n}     twice a second
  *   {"event":"sent","seconds":s,...}               the last answer to a send has arrived
  *   {"event":"drained","complete":true|false}      all that was acknowledged was received, or the wait is over
- *   {"event":"done","gc_ms":n,"failures":{..}}     the records are written
+ *   {"event":"done","gc_ms":n,"failures":{..}}     the records are written; waits for the end of standard input
  * </pre>
  *
  * A storm is many messages of another topic that are all due within the same second; they are sent before "ready", and
@@ -121,7 +123,8 @@ public final class Load {
         }
         List<Sender> storm = plan.storm > 0 ? gatherStorm() : List.of();
         say("{\"event\":\"ready\"}");
-        if (new BufferedInputStream(System.in).read() < 0) {
+        InputStream input = new BufferedInputStream(System.in);
+        if (input.read() < 0) {
             throw new IOException("nobody said to go");
         }
 
@@ -163,6 +166,7 @@ public final class Load {
             comma = ",";
         }
         say(done.append("}}").toString());
+        input.transferTo(OutputStream.nullOutputStream());
     }
 
     /** Makes a topic, and waits until a send to it finds its route. */

@@ -118,7 +118,7 @@ def run(
                 reason = "it took too long" if was_killed else _last_words(errors)
                 raise LoadError(f"{scenario.name} on {system.name}: {reason}") from None
             finally:
-                # After its last event it has nothing left to do.
+                # After its last event it only waits for its end, so that its CPU can be read until then.
                 process.kill()
     finally:
         watch.cancel()
@@ -142,7 +142,7 @@ def _watch(
     event = next(events, {})
     if event.get("event") != "ready":
         raise _CutOffError
-    before, client_before = usage(system.pid), usage(process.pid)
+    before, client_before = usage(system.pid), _usage_of_load(process)
     written_before = _written(system.folder)
     clock = _WallClock()
     held_before = held_bytes(system.folder)
@@ -170,7 +170,7 @@ def _watch(
             case "done":
                 break
         if event["event"] == end:
-            after, client_after = now, usage(process.pid)
+            after, client_after = now, _usage_of_load(process)
             written_after, held_after = _written(system.folder), held_bytes(system.folder)
     else:
         raise _CutOffError
@@ -196,6 +196,13 @@ def _watch(
         peak_own_memory=peak_own,
         peak_resident=peak_resident,
     )
+
+
+def _usage_of_load(process: subprocess.Popen[bytes]) -> Usage:
+    try:
+        return usage(process.pid)
+    except ProcessLookupError:
+        raise _CutOffError from None
 
 
 def _written(folder: Path) -> int | None:

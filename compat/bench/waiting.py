@@ -254,6 +254,7 @@ def main(arguments: list[str]) -> None:
     Path(records, "sent.bin").write_bytes(load.sent)
     Path(records, "received.bin").write_bytes(load.received)
     say(event="done", gc_ms=0, failures=load.failures)
+    sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from compat.bench.holding import FillError
 from compat.bench.load import LoadError, Progress
 from compat.bench.machine import Limits, Machine, describe, measure_limits, random_reads
 from compat.bench.plots import draw
-from compat.bench.processes import held_bytes, usage
+from compat.bench.processes import Usage, held_bytes, usage
 from compat.bench.records import (
     Ledger,
     Received,
@@ -847,6 +848,23 @@ def test_a_load_that_fails_says_why(tmp_path: Path) -> None:
     scenario = msgspec.structs.replace(TINY, body=1 << 40)
     with pytest.raises(LoadError, match=r"tiny on tidegate: .*NumberFormatException"):
         campaign.run_step(campaign.Step(scenario, "tidegate"), tmp_path, lambda _: None)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", ["sends-16-async", "waiting-1"])
+def test_a_load_that_is_done_waits_until_its_usage_has_been_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = {scenario.name: scenario for scenario in scenarios.full()}
+    scenario = msgspec.structs.replace(full[name], threads=1, rate=50, seconds=0.4, warmup=0.1)
+
+    def slowly(pid: int) -> Usage:
+        time.sleep(1)
+        return usage(pid)
+
+    monkeypatch.setattr("compat.bench.load.usage", slowly)
+    found = campaign.run_step(campaign.Step(scenario, "tidegate"), tmp_path, lambda _: None)
+    assert found.ledger.acknowledged == 20
 
 
 @pytest.mark.live

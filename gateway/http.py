@@ -225,7 +225,9 @@ def make_site(
     above: Any = _Folder()  # type: ignore[no-untyped-call]
     root.putChild(first, above)
     above.putChild(last, api)
-    request = partial(BoundedRequest, bodies=Bodies(), parsePOSTFormSubmission=False)
+    request = partial(
+        BoundedRequest, bodies=Bodies(), objection=api.objection, parsePOSTFormSubmission=False
+    )
     site = _Site(root, requestFactory=request)  # type: ignore[no-untyped-call]
     site.noisy = False
     return BoundedSite(layers.around(site) if layers is not None else site, config)

@@ -30,7 +30,7 @@ MAX_BODY = 8 << 20
 """Most bytes of a request's body: more than a message of the default `max_message_size` in base64."""
 
 MAX_BODIES = 64 << 20
-"""Most bytes of the bodies of all requests under way: they come before anybody is asked who sends them."""
+"""Most bytes of the bodies of all requests under way."""
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -83,6 +83,15 @@ class Api(Resource):
         self._acting = acting
         self._settled = settled
 
+    def objection(self, request: Any) -> ApiError | None:
+        """Return why nobody will read the body of a request of which only the headers have arrived."""
+        try:
+            # Its method is not known yet; other methods are checked as this one and more.
+            self._admit(request, "GET")
+        except ApiError as error:
+            return error
+        return None
+
     def render(self, request: Any) -> int:
         """Answer a request, now or later; Twisted calls this."""
         answer = _Answer(request, self._clock)
@@ -100,8 +109,7 @@ class Api(Resource):
         if self._is_stopping():
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "the gateway is stopping")
         method = request.method.decode("ascii", "replace")
-        peer = unmapped(request.getClientAddress().host)
-        asker = self._doorkeeper.admit(method, partial(_header, request), peer)
+        asker = self._admit(request, method)
         if isinstance(request, BoundedRequest) and request.refusal is not None:
             raise request.refusal
         endpoint, values = self._find(request, "GET" if method == "HEAD" else method)
@@ -119,6 +127,10 @@ class Api(Resource):
                 return ensureDeferred(done) if inspect.iscoroutine(done) else done
         finally:
             self._settled()
+
+    def _admit(self, request: Any, method: str) -> Asker:
+        peer = unmapped(request.getClientAddress().host)
+        return self._doorkeeper.admit(method, partial(_header, request), peer)
 
     def _find(self, request: Any, method: str) -> tuple[Endpoint, dict[str, str]]:
         try:
@@ -218,21 +230,30 @@ class Bodies:
 class BoundedRequest(Request):
     """A request whose body is kept in memory, if it has at most `MAX_BODY` bytes, and those of all requests at most
     `MAX_BODIES`. Twisted would want a temporary file for larger ones, which a container without a writable folder does
-    not have.
+    not have. Whoever is not admitted cannot use up memory: nothing of such a body is kept.
 
     :param bodies: counts the bytes of this body too.
+    :param objection: returns why a request is refused whatever its body is.
     """
 
-    def __init__(self, *args: Any, bodies: Bodies, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        bodies: Bodies,
+        objection: Callable[[Request], ApiError | None],
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)  # type: ignore[no-untyped-call]
         self._bodies = bodies
+        self._objection = objection
         self._held = 0
         self.refusal: ApiError | None = None
         """Why the body was not kept."""
 
     def gotLength(self, length: int | None) -> None:
         self.content = BytesIO()
-        if length is not None and length > MAX_BODY:
+        self.refusal = self._objection(self)
+        if self.refusal is None and length is not None and length > MAX_BODY:
             self._refuse_as_too_large()
 
     def handleContentChunk(self, data: bytes) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.process import StartError
 from gateway.setting_values import parse_host_port
-from gateway.web import bulk
+from gateway.web import bulk, site
 from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user, put_acl
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryGateway
@@ -61,6 +61,21 @@ def test_a_token_lets_in(make_gateway: MakeGateway, token_file: Path, host: obje
         assert answer.json["detail"].endswith("is wrong" if credentials else "is missing")
         assert answer.headers["www-authenticate"].startswith("Bearer")
     assert HttpClient(gateway, Authorization=f"Bearer {TOKEN}").get("/status")["user"] is None
+
+
+def test_uploads_without_the_token_use_up_no_memory(
+    make_gateway: MakeGateway, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "MAX_BODIES", 1_000)
+    gateway = make_gateway(http=ANYWHERE, http_token_file=token_file)
+    body = {"topic": "orders", "body": "x" * 400}
+    head = f"POST {API}/messages HTTP/1.1\r\nHost: a\r\nContent-Length: 700\r\n\r\n".encode()
+    client = HttpClient(gateway, Authorization=f"Bearer {TOKEN}")
+    client.connect().protocol.dataReceived(head + b" " * 690)
+    client.post("/messages", body)
+    admitted = head.replace(b"\r\n\r\n", f"\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+    client.connect().protocol.dataReceived(admitted + b" " * 690)
+    assert client.refusal("POST", "/messages", body)["status"] == 503
 
 
 def test_open_to_the_world_without_a_token_there_is_no_api(make_gateway: MakeGateway) -> None:

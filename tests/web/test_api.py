@@ -20,7 +20,7 @@ from gateway.web.endpoints import ApiError
 from gateway.web.fields import read_moment
 from gateway.web.site import MAX_BODY
 from tests.gateway.memory import START_MS, MemoryGateway
-from tests.web.http import API, HttpClient, api_endpoints
+from tests.web.http import API, HTTP_PORT, HttpClient, api_endpoints
 
 
 def references(document: Any) -> set[str]:
@@ -171,7 +171,7 @@ def test_all_bodies_together_are_bounded(http: HttpClient, monkeypatch: pytest.M
     monkeypatch.setattr(site, "MAX_BODIES", 1_000)
     body = json.dumps({"topic": "orders", "body": "x" * 400}).encode()
     unfinished = http.connect()
-    head = f"POST {API}/messages HTTP/1.1\r\nHost: a\r\nContent-Length: 700\r\n\r\n"
+    head = f"POST {API}/messages HTTP/1.1\r\nHost: {HTTP_PORT}\r\nContent-Length: 700\r\n\r\n"
     unfinished.protocol.dataReceived(head.encode() + b" " * 690)
     assert http.ask("POST", f"{API}/messages", data=body).status == 503
     unfinished.lost(Failure(ConnectionLost()))  # type: ignore[no-untyped-call]

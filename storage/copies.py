@@ -159,6 +159,8 @@ def compact(data: Path) -> Compacted:
                 sync(unfinished / DATA_FILE)
             after = (unfinished / DATA_FILE).stat().st_size
             (unfinished / DATA_FILE).replace(file)
+            # A backup that still reads the old file keeps its lock file, which says what that file's last state is.
+            (data / READERS_FILE).unlink(missing_ok=True)
             sync(data)
             return Compacted(before, after)
         except (OSError, lmdb.Error) as error:

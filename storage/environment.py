@@ -114,6 +114,7 @@ class Environment:
                     go_back(path)
                 map_size = max(map_size, file_size(path))
                 with closing(_open(path, map_size)) as environment:
+                    _refuse_readers_of_another(environment, path, ahead)
                     # Sync these changes before any others: a start could not go back to an empty file.
                     _check_version(environment, path)
                     open_tables(environment)
@@ -407,14 +408,42 @@ def _open(path: Path, map_size: int, *, sync: bool = True) -> lmdb.Environment:
 def _refuse_readers(path: Path, transaction: int) -> None:
     """Refuse to go on while another process reads the state of a transaction: the next writes overwrite its pages."""
     with lmdb.open(str(path), readonly=True, max_readers=MAX_READERS) as environment:
-        environment.reader_check()
-        for reader in environment.readers().splitlines()[1:]:
-            process, _, read = reader.split()
+        for process, read in _readers(environment):
             if read == str(transaction):
-                raise FolderInUseError(
-                    f"the data folder {path} is being copied by process {process}: wait until the copy is done, or "
-                    "stop that process"
-                )
+                raise _is_being_copied(path, process)
+
+
+def _refuse_readers_of_another(
+    environment: lmdb.Environment, path: Path, ahead: int | None
+) -> None:
+    """Refuse to go on while another process still has the file open in whose place this one was put. LMDB's processes
+    share the number of the last transaction by the lock file. It would be that of the other file, and LMDB would choose
+    this file's meta page by it, perhaps the one that says that the file is empty.
+
+    :param ahead: the transaction that was taken back just now; the number shared may still be its.
+    """
+    # A writer's mutex: after a process that died as a writer, LMDB corrects the number.
+    with environment.begin(write=True) as txn:
+        shared = txn.id() - 1
+    if shared not in (environment.info()["last_txnid"], ahead):
+        own = str(os.getpid())
+        others = (process for process, _ in _readers(environment) if process != own)
+        raise _is_being_copied(path, next(others, "?"))
+
+
+def _readers(environment: lmdb.Environment) -> Iterator[tuple[str, str]]:
+    """Return the process and the transaction of each view of the file."""
+    environment.reader_check()
+    for reader in environment.readers().splitlines()[1:]:
+        process, _, read = reader.split()
+        yield process, read
+
+
+def _is_being_copied(path: Path, process: str) -> FolderInUseError:
+    return FolderInUseError(
+        f"the data folder {path} is being copied by process {process}: wait until the copy is done, or "
+        "stop that process"
+    )
 
 
 def _check_version(environment: lmdb.Environment, path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,8 @@ def size(gateway: MemoryGateway) -> int:
 
 
 def names(data: Path) -> list[str]:
-    return sorted(file.name for file in data.iterdir() if file.name != "audit.jsonl")
+    """Return the names of the files that matter."""
+    return sorted({file.name for file in data.iterdir()} - {"audit.jsonl", "lock.mdb"})
 
 
 def test_it_gets_smaller_and_keeps_what_is_held(gateway: MemoryGateway, tidegate: Command) -> None:
@@ -46,6 +49,42 @@ def test_it_gets_smaller_and_keeps_what_is_held(gateway: MemoryGateway, tidegate
     gateway.jump(3_600_000)
     assert bodies(gateway.connect().pull()) == []  # retention (0 hours) has already removed it
     assert gateway.service.broker.firing.fired == 1
+
+
+_READ = """
+import sys
+import lmdb
+with lmdb.open(sys.argv[1], readonly=True, max_readers=64, max_dbs=32) as environment:
+    messages = environment.open_db(b"messages", create=False)
+    with environment.begin() as txn:
+        print(txn.stat(messages)["entries"], flush=True)
+        sys.stdin.readline()
+        print(sum(1 for _ in txn.cursor(db=messages)), flush=True)
+"""
+"""Code of a process that reads, as a long backup does, until it gets a line."""
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_backup_goes_on_in_the_old_file(gateway: MemoryGateway, more: int) -> None:
+    """LMDB's processes share the number of the last transaction. In the new file its number is 1 again, and the meta
+    page with an even number says that the file is empty."""
+    for _ in range(more):
+        gateway.connect().send_message(body="another", TIMER_DELAY_SEC="3600")
+        gateway.checkpoint()
+    gateway.stop()
+    with subprocess.Popen(
+        [sys.executable, "-c", _READ, gateway.data], stdin=-1, stdout=-1, text=True
+    ) as backup:
+        assert backup.stdout is not None
+        assert int(backup.stdout.readline()) == 1 + more
+        compact(gateway.data)
+        gateway.start()
+        assert len(gateway.connect().look_up()) == 1 + more
+        for _ in range(3):
+            gateway.connect().send_message(body="later", TIMER_DELAY_SEC="3600")
+            gateway.checkpoint()
+        assert backup.communicate("\n")[0] == f"{1 + more}\n"
+    assert len(gateway.connect().look_up()) == 4 + more
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

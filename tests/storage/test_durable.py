@@ -229,6 +229,29 @@ def test_whoever_has_it_open_reads_what_comes_then(ahead: Path) -> None:
     reopened.close()
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_file_in_place_of_one_that_somebody_still_reads(tmp_path: Path, more: int) -> None:
+    """LMDB would choose a meta page by the number of the other file's last transaction, such as the meta page that says
+    that the file is empty."""
+    folder, other = Folder(tmp_path / "data"), Folder(tmp_path / "other")
+    hold_all(other.open(), numbered(5), 1_000)
+    other.close()
+    store = folder.open()
+    for _ in range(1 + more):
+        hold_all(store, numbered(1), 1_000)
+        store.checkpoint()
+    folder.close()
+    back_up(other.path, tmp_path / "backup")
+    with reader(folder.path, "at once") as process:
+        for name in (NOTE_FILE, "redo.log", "redo-2.log"):
+            (folder.path / name).unlink()
+        (tmp_path / "backup" / DATA_FILE).replace(folder.path / DATA_FILE)
+        with pytest.raises(FolderInUseError, match=f"copied by process {process.pid}:"):
+            folder.open()
+    assert pending_ids(folder.open()) == numbered(5)
+    folder.check()
+
+
 def test_what_the_disk_does_not_take(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

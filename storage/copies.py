@@ -74,9 +74,12 @@ def back_up(data: Path, target: Path) -> int:
         return copy_open(environment, target)
 
 
-def copy_open(environment: lmdb.Environment, target: Path) -> int:
-    """Copy a data folder that is open in this process: see `back_up`."""
-    with new_folder(target) as unfinished:
+def copy_open(environment: lmdb.Environment, target: Path, mode: int = 0o777) -> int:
+    """Copy a data folder that is open in this process: see `back_up`.
+
+    :param mode: see `new_folder`.
+    """
+    with new_folder(target, mode) as unfinished:
         try:
             environment.copy(str(unfinished), compact=True)
         except lmdb.Error as error:

@@ -14,7 +14,7 @@ import lmdb
 
 from storage.check import Progress, View, check
 from storage.copies import copy_open
-from storage.disk import sync
+from storage.disk import OF_OWNER, sync
 from storage.environment import ROOM_FACTOR, Environment
 from storage.errors import RestartNeededError, StorageError
 from storage.evidence import RecordReader
@@ -75,7 +75,7 @@ class Inspection:
 
     def copy(self, target: Path) -> int:
         """Copy the folder as it is to a new one, without free pages: see `back_up`."""
-        return copy_open(self._environment.lmdb, target)
+        return copy_open(self._environment.lmdb, target, OF_OWNER)
 
     def repair(self, journal: Path, progress: Progress | None = None) -> Findings:
         """Repair the folder.

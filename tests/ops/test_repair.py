@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import click
@@ -63,6 +64,7 @@ def test_drill_a_damaged_folder(gateway: MemoryGateway, tidegate: Command, tmp_p
     assert "no faults are left" in done.stderr
     assert tidegate("fsck", "--data", gateway.data).returncode == 0
     (copy,) = gateway.data.parent.glob(f"{gateway.data.name}.before-repair-*")
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o700
     assert tidegate("fsck", "--data", copy).stdout == before.stdout
 
     gateway.start()

@@ -20,6 +20,7 @@ from storage.errors import RestartNeededError, StorageError
 from storage.evidence import RecordReader
 from storage.inbox import recover
 from storage.inbox_copy import has_copy, is_copy_of
+from storage.keys import INBOX_COPY
 from storage.repairs import make_repairs
 from storage.shapes import find_misshapen
 
@@ -112,6 +113,8 @@ class Inspection:
             txn = environment.lmdb.begin(write=True)
             try:
                 made = make_repairs(txn, environment.tables, self._reader, self._now_ms, journal)
+                # The copy of the inbox is of before: see `Environment.mark`.
+                txn.delete(INBOX_COPY, db=environment.tables.meta)
                 left = self._misshapen(txn) or self._check(txn, progress)
                 if journal is not None:
                     journal.flush()

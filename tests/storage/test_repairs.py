@@ -24,6 +24,7 @@ from storage import (
     StorageError,
     Store,
     abort,
+    back_up,
     find_by_sequence,
     find_faults,
     halves_to_check,
@@ -580,6 +581,23 @@ def test_timers_that_the_last_stop_left_are_checked(
     assert found.faults == ["the timers that the last stop saved do not match the messages"]
     assert found.made == 1
     assert now_held(data) == holds
+
+
+def test_timers_that_an_earlier_stop_left_are_not_those_of_a_repaired_folder(
+    tmp_path: Path,
+) -> None:
+    """A restored file counts its transactions from 1 again. When the repair has the number of the one that left the
+    timers, a start would take them for the last thing written."""
+    folder = Folder(tmp_path / "data")
+    sequence, *_ = hold_all(folder.open(), numbered(3), NOW_MS + 1_000)
+    folder.close()
+    ((_, left),) = [row for row in rows_of(folder.path, "meta") if row[0] == INBOX_COPY]
+    restored = tmp_path / "restored"
+    back_up(folder.path, restored)
+    for _ in range(int.from_bytes(left[:8]) - 2):
+        put(restored, "messages", (pack_u64(sequence), b"broken"))
+    repair(restored)
+    assert list(now_held(restored).pending) == numbered(3)[1:]
 
 
 def test_rows_are_written_down_as_they_were(

@@ -34,7 +34,7 @@ from storage.keys import (
     term,
 )
 from storage.paused import waiting_timers
-from storage.places import Place, Places
+from storage.places import Place, Places, Standing
 from storage.queues import open_queue
 from storage.reader import Reader, rows_with_prefix
 from storage.records import read_record, read_terms, unpack
@@ -79,19 +79,20 @@ def check(view: View, progress: Progress | None = None) -> list[str]:
             progress(name, rows + more)
 
     try:
+        places = Places(view.txn, tables)
         begin("timers", tables.timers, more=len(view.inbox))
-        pending = _check_timers(view, faults)
+        _check_timers(view, faults, places)
         _check_mark(view, faults)
         begin("sums of timers", tables.held, tables.hours, tables.totals)
         check_held(view.txn, tables, faults)
         begin("messages of paused topics", tables.waiting)
         _check_paused(view, faults)
         begin("debounced keys", tables.debounced)
-        _check_debounced(view, faults, pending)
+        _check_debounced(view, faults, places)
         begin("messages in queues", tables.queues)
-        queued = _check_queues(view, faults)
+        _check_queues(view, faults, places)
         begin("aborted messages", tables.aborted)
-        aborted = _check_aborted(view, faults)
+        _check_aborted(view, faults, places)
         begin("halves of transactions", tables.halves)
         halves = _check_halves(view, faults)
         begin("popped messages", tables.pops)
@@ -99,7 +100,7 @@ def check(view: View, progress: Progress | None = None) -> list[str]:
         begin("recurring messages", tables.recurring)
         _check_recurring(view, faults)
         begin("messages", tables.messages)
-        ids, keys = _check_messages(view, faults, pending, queued, aborted, halves)
+        ids, keys = _check_messages(view, faults, places, halves)
         begin("ids and keys", tables.ids, tables.keys)
         # If an index has as many rows as the messages led to, it has no others.
         if view.txn.stat(tables.ids)["entries"] != ids:
@@ -120,15 +121,14 @@ def _record(view: View, faults: list[str], number: bytes, name: str) -> bytes | 
     return record
 
 
-def _check_timers(view: View, faults: list[str]) -> Places:
-    pending = Places(view.txn, view.tables)
+def _check_timers(view: View, faults: list[str], places: Places) -> None:
     waiting = waiting_timers(view.txn, view.tables)
     for key, value in chain(view.txn.cursor(db=view.tables.timers), view.inbox, waiting):
         due_ms, topic, sequence, message_id = split_timer_key(key)
         queue, tag_hash, size = TIMER_VALUE.unpack(value)
-        if sequence in pending:
+        place = Place(Standing.PENDING, due_ms, topic, queue & ~NEVER_MOVED, tag_hash)
+        if not places.add(sequence, place):
             faults.append(f"message {sequence} is timed twice")
-        pending[sequence] = Place(topic, queue & ~NEVER_MOVED, due_ms, tag_hash)
         number = pack_u64(sequence)
         record = _record(view, faults, number, f"timer of message {sequence}")
         if record is None:
@@ -141,7 +141,6 @@ def _check_timers(view: View, faults: list[str]) -> Places:
                 faults.append(f"timer of message {sequence}: says that it was never moved")
         elif (terms := read_terms(view.terms_of, record)) and message_id != term(terms.message_id):
             faults.append(f"timer of message {sequence}: its id is wrong")
-    return pending
 
 
 def _check_mark(view: View, faults: list[str]) -> None:
@@ -169,7 +168,7 @@ def _check_paused(view: View, faults: list[str]) -> None:
     ]
 
 
-def _check_debounced(view: View, faults: list[str], pending: Places) -> None:
+def _check_debounced(view: View, faults: list[str], places: Places) -> None:
     """Check that no pending message with a debounced key is older than the key's row says: it would not be replaced."""
     for name, value in view.txn.cursor(db=view.tables.debounced):
         topic, _, key = name.partition(b"\0")
@@ -179,12 +178,11 @@ def _check_debounced(view: View, faults: list[str], pending: Places) -> None:
             faults.append(f"debounced {name!r}: message {sequence} does not have the key")
         for row, _ in rows_with_prefix(view.txn, view.tables.keys, prefix):
             older = int.from_bytes(row[len(prefix) :]) if len(row) == len(prefix) + 8 else sequence
-            if older < sequence and older in pending:
+            if older < sequence and Standing.PENDING in places.of(older):
                 faults.append(f"debounced {name!r}: message {older} is pending before {sequence}")
 
 
-def _check_queues(view: View, faults: list[str]) -> Places:
-    queued = Places(view.txn, view.tables)
+def _check_queues(view: View, faults: list[str], places: Places) -> None:
     ends = {
         prefix: ENDS_VALUE.unpack(value) for prefix, value in view.txn.cursor(db=view.tables.ends)
     }
@@ -203,9 +201,8 @@ def _check_queues(view: View, faults: list[str]) -> Places:
         newest[prefix] = stored_ms
         if sequence == NO_MESSAGE:
             continue
-        if sequence in queued:
+        if not places.add(sequence, Place(Standing.QUEUED, stored_ms, topic, number, tag_hash)):
             faults.append(f"message {sequence} is queued twice")
-        queued[sequence] = Place(topic, number, None, tag_hash, stored_ms)
         record = _record(view, faults, value[:8], f"{place} with message {sequence}")
         if record is not None and len(record) != size:
             faults.append(f"{place}: message {sequence} is not as noted")
@@ -215,19 +212,15 @@ def _check_queues(view: View, faults: list[str]) -> Places:
             faults.append(f"{noted}, but the queue is empty")
         elif prefix in newest and next_offset > expected[prefix]:
             faults.append(f"{noted}, but the queue ends before {expected[prefix]}")
-    return queued
 
 
-def _check_aborted(view: View, faults: list[str]) -> dict[int, int]:
-    aborted: dict[int, int] = {}
+def _check_aborted(view: View, faults: list[str], places: Places) -> None:
     for key in view.txn.cursor(db=view.tables.aborted).iternext(values=False):
         sequence = int.from_bytes(key[8:])
-        if sequence in aborted:
+        if not places.add(sequence, Place(Standing.ABORTED, int.from_bytes(key[:8]))):
             faults.append(f"message {sequence} is aborted twice")
-        aborted[sequence] = int.from_bytes(key[:8])
         if view.txn.get(key[8:], db=view.tables.messages) is None:
             faults.append(f"aborted message {sequence} is missing")
-    return aborted
 
 
 def _check_halves(view: View, faults: list[str]) -> set[int]:
@@ -282,12 +275,7 @@ def _check_recurring(view: View, faults: list[str]) -> None:
 
 
 def _check_messages(
-    view: View,
-    faults: list[str],
-    pending: Places,
-    queued: Places,
-    aborted: dict[int, int],
-    halves: set[int],
+    view: View, faults: list[str], places: Places, halves: set[int]
 ) -> tuple[int, int]:
     """Check that every message is in exactly one of the four states, at its own place, and in the indexes; half
     messages are in none.
@@ -297,7 +285,8 @@ def _check_messages(
     ids = keys = 0
     for number, stored in view.txn.cursor(db=view.tables.messages):
         sequence, record = int.from_bytes(number), unpack(stored)
-        states = sum(sequence in state for state in (pending, queued, aborted, halves))
+        found = places.of(sequence)
+        states = len(found) + (sequence in halves)
         if states != 1:
             faults.append(f"message {sequence} is in {states} states")
         terms = read_terms(view.terms_of, record)
@@ -305,8 +294,9 @@ def _check_messages(
             faults.append(f"message {sequence}: its record cannot be read")
         if terms is None or sequence in halves:
             continue
-        place = pending.get(sequence) or queued.get(sequence)
-        if place is not None and place[:2] != (terms.topic, terms.queue):
+        pending, queued, aborted = map(found.get, Standing)
+        place = pending or queued
+        if place is not None and (place.topic, place.queue) != (terms.topic, terms.queue):
             faults.append(f"message {sequence} is in {place.topic!r} queue {place.queue}")
         if place is not None and place.tag_hash != terms.tag_hash:
             faults.append(f"message {sequence}: the hash of its tag is wrong")
@@ -315,14 +305,12 @@ def _check_messages(
             faults.append(f"message {sequence} is missing from the ids")
         else:
             ids += 1
-            due_ms = place.due_ms if place is not None else None
             noted = IdRow.unpack(row)
-            if due_ms not in (None, noted.due_ms):
+            if pending is not None and pending.time_ms != noted.due_ms:
                 faults.append(f"message {sequence}: ids and timers disagree")
-            entered_ms = place.entered_ms if place is not None else None
-            if entered_ms is not None and entered_ms < noted.due_ms:
+            if queued is not None and queued.time_ms < noted.due_ms:
                 faults.append(f"message {sequence}: the ids say that it is due after it fired")
-            if aborted.get(sequence, 0) != noted.aborted_ms:
+            if (aborted.time_ms if aborted is not None else 0) != noted.aborted_ms:
                 faults.append(f"message {sequence}: ids and aborted disagree")
         for key in {term(key) for key in terms.keys}:
             if view.txn.get(key_prefix(terms.topic, key) + number, db=view.tables.keys) is None:

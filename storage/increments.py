@@ -20,7 +20,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from hashlib import blake2b, sha256
+from hashlib import blake2b, file_digest, sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Final
 
@@ -107,13 +108,13 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
         chain = read_chain(folder)
         number = len(chain)
         page_size = environment.stat()["psize"]
-        before = b""
+        before = None
         if chain:
             if chain[-1].page_size != page_size:
                 raise DataFolderError(
                     f"{folder} has backups of a machine with another page size: choose another folder"
                 )
-            before = _read_hashes(folder, chain[-1])
+            before = _checked_hashes(folder, chain[-1])
             for one in chain:
                 _check_pages(folder, one)
         taken_ms = time.time_ns() // 1_000_000
@@ -148,9 +149,9 @@ def restore_changes(folder: Path, data: Path, number: int | None = None) -> int:
         raise DataFolderError(f"{folder} has the backups 0 to {len(chain) - 1}, not {number}")
     wanted = chain[: number + 1] if number is not None else chain
     last = wanted[-1]
-    hashes = _read_hashes(folder, last)
+    hashes = _checked_hashes(folder, last)
     with new_folder(data, OF_OWNER) as unfinished:
-        with (unfinished / DATA_FILE).open("w+b") as file:
+        with (unfinished / DATA_FILE).open("w+b") as file, hashes.open("rb") as noted:
             file.truncate(last.pages * last.page_size)
             for one in wanted:
                 for page_number, page in _kept(folder, one):
@@ -158,10 +159,10 @@ def restore_changes(folder: Path, data: Path, number: int | None = None) -> int:
                         file.seek(page_number * last.page_size)
                         file.write(page)
             file.seek(0)
-            for at in range(0, len(hashes), _HASH_SIZE):
-                if _hash(file.read(last.page_size)) != hashes[at : at + _HASH_SIZE]:
+            for page_number in range(last.pages):
+                if _hash(file.read(last.page_size)) != noted.read(_HASH_SIZE):
                     raise DataFolderError(
-                        f"{folder}: page {at // _HASH_SIZE} of backup {last.number:04} is damaged: "
+                        f"{folder}: page {page_number} of backup {last.number:04} is damaged: "
                         "try an older one, with --number"
                     )
         return last.pages * last.page_size
@@ -175,15 +176,17 @@ def _path(folder: Path, number: int, kind: str) -> Path:
     return folder / f"{number:04}.{kind}"
 
 
-def _read_hashes(folder: Path, one: Increment) -> bytes:
+def _checked_hashes(folder: Path, one: Increment) -> Path:
+    """Return the file with the hashes of a backup, once they are known to be whole."""
     path = _path(folder, one.number, "hashes")
     try:
-        hashes = path.read_bytes()
+        with path.open("rb") as file:
+            digest, size = file_digest(file, sha256).hexdigest(), file.tell()
     except OSError as error:
         raise DataFolderError(f"{path} cannot be read: {error.strerror}") from error
-    if len(hashes) != one.pages * _HASH_SIZE or sha256(hashes).hexdigest() != one.digest:
+    if size != one.pages * _HASH_SIZE or digest != one.digest:
         raise DataFolderError(f"{path} is damaged: begin a new backup in another folder")
-    return hashes
+    return path
 
 
 def _check_pages(folder: Path, one: Increment) -> None:
@@ -236,11 +239,11 @@ def _pages(data: Path, environment: lmdb.Environment, page_size: int) -> Iterato
 
 
 def _keep_changed(
-    folder: Path, number: int, pages: Iterable[bytes], before: bytes
+    folder: Path, number: int, pages: Iterable[bytes], before: Path | None
 ) -> tuple[int, int, str]:
     """Write the hashes of a backup's pages, and the pages that differ from the previous backup.
 
-    :param before: the hashes of the previous backup.
+    :param before: the file with the hashes of the previous backup, if there is one.
     :returns: how many pages there are, how many of them differ, and the digest of the hashes.
     """
     count = changed = 0
@@ -248,13 +251,13 @@ def _keep_changed(
     with (
         _path(folder, number, "pages").open("wb") as kept,
         _path(folder, number, "hashes").open("wb") as hashes,
+        before.open("rb") if before is not None else BytesIO() as earlier,
     ):
         for count, page in enumerate(pages, 1):
             own = _hash(page)
             hashes.write(own)
             digest.update(own)
-            at = (count - 1) * _HASH_SIZE
-            if before[at : at + _HASH_SIZE] != own:
+            if earlier.read(_HASH_SIZE) != own:
                 kept.write((count - 1).to_bytes(_NUMBER_SIZE) + page)
                 changed += 1
         for file in (kept, hashes):

@@ -6,7 +6,10 @@ import json
 import random
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import asdict
+from hashlib import blake2b, sha256
 from pathlib import Path
 
 import lmdb
@@ -31,6 +34,7 @@ from tests.storage.sample import Sample, fire, hold, send
 
 BACK_UP = """
 import sys
+import tracemalloc
 from pathlib import Path
 from storage import back_up_changes
 back_up_changes(Path(sys.argv[1]), Path(sys.argv[2]))
@@ -302,3 +306,23 @@ def test_what_is_no_folder_for_backups_is_refused(folder: Folder, tmp_path: Path
     with pytest.raises(DataFolderError, match="by a later version"):
         read_chain(tmp_path / "backups")
     assert isinstance(made, Increment)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """A file of 100 GB has 400 MB of hashes."""
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    pages, page_size = 100_000, 16
+    hashes = blake2b(bytes(page_size), digest_size=16).digest() * pages
+    (folder / "0000.hashes").write_bytes(hashes)
+    (folder / "0000.pages").touch()
+    digest = sha256(hashes).hexdigest()
+    one = Increment(0, 1, page_size, pages, changed=0, digest=digest, before=None)
+    (folder / "0000.json").write_text(json.dumps(asdict(one)))
+    size = len(hashes)
+    del hashes
+    tracemalloc.start()
+    assert restore_changes(folder, tmp_path / "data") == pages * page_size
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < size / 4

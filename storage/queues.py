@@ -326,32 +326,38 @@ class PlaceSearch:
         return offset, row[1]
 
     def _search(self, queue: Queue, number: bytes, not_before_ms: int) -> _Stretch:
-        """Examine rows until one has a packed sequence. Return all that were examined near it."""
+        """Examine rows until one has a packed sequence. Return the stretch that has it, if any has."""
         begin = offset_at(self._txn, self._tables, queue, not_before_ms)
         end = min(queue.visible, begin + MAX_ROWS_SEARCHED)
         stretch = self._stretches.get(queue.prefix)
-        if stretch is None or begin > stretch.end or end < stretch.begin:
-            stretch = self._stretches[queue.prefix] = _Stretch(begin, begin, {})
-        if begin < stretch.begin == self._examine(queue, stretch, begin, stretch.begin):
-            stretch.begin = begin
-        while number not in stretch.offsets and stretch.end < end:
-            next_end = min(end, stretch.end + ROWS_AT_ONCE)
-            reached = self._examine(queue, stretch, stretch.end, next_end)
-            if reached == stretch.end:
-                break
-            stretch.end = reached
+        if stretch is None or not stretch.begin <= begin <= stretch.end:
+            later, stretch = stretch, _Stretch(begin, begin, {})
+            if later is not None and begin < later.begin <= end:
+                # The message is often found before the later stretch is reached: they may be far apart.
+                self._extend(queue, stretch, number, later.begin)
+                if number not in stretch.offsets:
+                    later.offsets |= stretch.offsets
+                    if stretch.end == later.begin:
+                        later.begin = begin
+                    stretch = later
+            self._stretches[queue.prefix] = stretch
+        self._extend(queue, stretch, number, end)
         return stretch
 
-    def _examine(self, queue: Queue, stretch: _Stretch, first: int, end: int) -> int:
-        """Examine the rows from one offset to another, as many as may still be examined. Return where that ended."""
+    def _extend(self, queue: Queue, stretch: _Stretch, number: bytes, end: int) -> None:
+        """Examine the rows behind a stretch, up to an offset, until one has a packed sequence."""
         cursor = self._txn.cursor(db=self._tables.queues)
-        if not cursor.set_range(queue.prefix + pack_u64(first)):
-            return first
-        rows = islice(cursor.iternext(keys=False), max(0, min(end - first, self._rows_left)))
-        numbers = [value[:8] for value in rows]
-        self._rows_left -= len(numbers)
-        stretch.offsets.update(zip(numbers, count(first), strict=False))
-        return first + len(numbers)
+        if not cursor.set_range(queue.prefix + pack_u64(stretch.end)):
+            return
+        rows = cursor.iternext(keys=False)
+        while number not in stretch.offsets:
+            most = min(ROWS_AT_ONCE, end - stretch.end, self._rows_left)
+            numbers = [value[:8] for value in islice(rows, max(0, most))]
+            if not numbers:
+                return
+            self._rows_left -= len(numbers)
+            stretch.offsets.update(zip(numbers, count(stretch.end), strict=False))
+            stretch.end += len(numbers)
 
 
 @dataclass(slots=True)

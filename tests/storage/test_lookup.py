@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from storage import (
     find_by_id,
     find_by_key,
     find_by_sequence,
+    find_by_sequences,
     fire_due,
     history,
     lookup,
@@ -471,6 +473,48 @@ def test_a_look_up_of_many_examines_each_row_once(
     monkeypatch.setattr(queues, "MAX_ROWS_SEARCHED", 60)
     found = find_by_key(store, [TOPIC], b"k", 100)
     assert [one.offset for one in found] == [-1, *reversed(range(60, 119))]
+
+
+def test_messages_far_apart_do_not_cost_the_rows_between_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(queues, "MAX_ROWS_OF_SEARCH", 60)
+    for number in range(200):
+        keys = (b"k",) if number % 10 == 0 else ()
+        send(store, Sample(b"%d" % number, keys=keys), stored_ms=number)
+    store.commit()
+    found = find_by_key(store, [TOPIC], b"k", 100)
+    assert [one.offset for one in found] == list(range(190, -1, -10))
+
+
+@pytest.mark.parametrize("searched", [3, 20, 1_000])
+@pytest.mark.parametrize("at_once", [1, 7, 50])
+def test_places_are_what_a_search_row_by_row_finds(
+    store: Store, monkeypatch: pytest.MonkeyPatch, searched: int, at_once: int
+) -> None:
+    monkeypatch.setattr(queues, "MAX_ROWS_SEARCHED", searched)
+    monkeypatch.setattr(queues, "ROWS_AT_ONCE", at_once)
+    chance = random.Random(searched + at_once)
+    now_ms = 1_000
+    times: list[int] = []
+    begins: dict[int, int] = {}
+    for _ in range(200):
+        now_ms += chance.choice([0, 0, 1, 30])
+        due_ms = now_ms - chance.choice([0, 1, 100])
+        times.append(now_ms)
+        begins[hold(store, Sample(b"x"), due_ms)] = sum(ms < due_ms for ms in times)
+        fire_due(store, now_ms, now_ms, 1)
+    store.commit()
+    offsets = {sequence: offset for offset, sequence in enumerate(begins)}
+    for order in (list(begins), list(reversed(begins)), chance.sample(list(begins), 200)):
+        for one in find_by_sequences(store, order):
+            offset = offsets[one.sequence]
+            is_near = offset < begins[one.sequence] + searched
+            assert (one.offset, one.moved_ms) in (
+                (offset, times[offset]),
+                (offset, times[offset]) if is_near else (-1, 0),
+            )
 
 
 def test_where_a_row_is_missing_no_wrong_place_is_found(folder: Folder) -> None:

@@ -143,7 +143,9 @@ def _backwards(
         offset = min(offset, bound)
     rows = txn.cursor(db=store.tables.queues)
     alive = rows.prev() if rows.set_range(queue.prefix + pack_u64(offset)) else rows.last()
-    while alive and rows.key().startswith(queue.prefix):
+    # The rows of a deleted topic can still stand before the queue's first one.
+    first_key = queue.prefix + pack_u64(queue.first)
+    while alive and rows.key() >= first_key:
         key, value = rows.key(), rows.value()
         # Skip a row that is missing or cannot be read: readable ones may stand before it.
         if len(key) == len(queue.prefix) + 8 and is_queued_value(value):

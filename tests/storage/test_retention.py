@@ -18,6 +18,7 @@ from storage import (
     fire_due,
     remove_expired,
     remove_topic,
+    scan_fired,
 )
 from storage.keys import pack_u64, queue_prefix
 from storage.retention import BYTES_AT_ONCE, KEYS_PER_MESSAGE, QUEUES_AT_ONCE
@@ -168,6 +169,19 @@ def test_what_a_cut_topic_held_is_removed_at_any_age(store: Store) -> None:
         assert ids_in(store, b"gone", 2) == new
     assert sum(removed) == 17
     assert ids_in(store, b"gone-2") == kept
+
+
+def test_what_a_cut_topic_held_is_in_no_list_of_its_messages(store: Store) -> None:
+    hold_all(store, numbered(3), 10)
+    fire(store, 10)
+    cut_topic(store, TOPIC)
+    hold_all(store, [b"new"], 20)
+    fire(store, 20)
+    queue = store.queue(TOPIC, 0)
+    page = scan_fired(
+        store, [queue], begin_ms=0, end_ms=FOREVER_MS, tag_hash=None, cursor=None, limit=9
+    )
+    assert [id_of(one.record) for one in page.found] == [b"new"]
 
 
 def test_a_batch_that_is_not_stored_cuts_nothing(store: Store) -> None:

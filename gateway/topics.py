@@ -11,7 +11,7 @@ from twisted.logger import Logger
 
 from gateway.config import Config
 from gateway.limits import limits_of
-from gateway.notes import read_notes
+from gateway.notes import read_note, read_notes
 from gateway.router import RequestError
 from gateway.unstored import Unstored
 from gateway.wire.bodies import GroupSettings, TopicSettings
@@ -152,12 +152,7 @@ class Topics:
         else:
             self._topics.pop(name, None)
         self._begins.pop(name, None)
-        read_notes(
-            self._store,
-            _BEGINS + name.encode(),
-            _BEGINS_KIND,
-            lambda rest, value: self._take_begins(name.encode() + rest, value),
-        )
+        read_note(self._store, _BEGINS, name.encode(), _BEGINS_KIND, self._take_begins)
 
     def _take(self, name: bytes, settings_json: bytes) -> None:
         """Take over a stored topic. A topic whose settings cannot be read gets other ones, as without any it would

@@ -23,7 +23,7 @@ from gateway.tls import TlsLayers
 from gateway.unwritten import Unwritten
 from gateway.wire.addresses import show_address, unmapped
 from gateway.wire.commands import Command, CommandError, decode_command
-from gateway.wire.frames import HEADER_LIMIT, Frame, FrameBuffer, FrameError
+from gateway.wire.frames import FRAME_LIMIT, HEADER_LIMIT, Frame, FrameBuffer, FrameError
 from gateway.wire.messages import pack_host
 from gateway.wire.opening import Opening, OpeningError
 
@@ -342,6 +342,9 @@ class RemotingFactory(ServerFactory):
         """Apply these settings to all connections."""
         self.max_connections = config.max_connections
         self.max_frame_size = config.max_frame_size
+        if self.always_reads:
+            # The other side answers with as much as clients accept (`Router.configure`).
+            self.max_frame_size = max(FRAME_LIMIT, self.max_frame_size)
         self._max_unfinished_bytes = config.max_unfinished_bytes
         self.max_unsent_bytes = config.max_unsent_bytes
         self.idle_seconds = config.connection_idle_ms / 1000

@@ -13,7 +13,7 @@ from gateway.config import Config
 from gateway.connection import RemotingConnection
 from gateway.front import PATIENCE, ROUTE_PATIENCE, Front, WorkerLink
 from gateway.setting_values import HostPort
-from gateway.wire.bodies import encode_cluster_info
+from gateway.wire.bodies import encode_cluster_info, encode_topic_list
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
 from gateway.wire.frames import FrameBuffer
@@ -327,6 +327,16 @@ def test_routes_are_told_while_clients_still_wait_for_them() -> None:
     assert (len(route.answers), len(pending.answers)) == (1, 0)
     shared.reactor.advance(PATIENCE - ROUTE_PATIENCE)
     assert len(pending.answers) == 1
+
+
+def test_answers_of_workers_may_be_longer_than_requests() -> None:
+    """A worker's answer has up to 16 MiB, however short requests are to be."""
+    shared, client = Shared(Config(max_message_size=1024, max_frame_size=1024**2)), Client()
+    shared.joined("broker-a-0", 9886)
+    shared.ask_for(client, RequestCode.GET_ALL_TOPIC_LIST, {})
+    body = encode_topic_list(f"topic-{number:06}" for number in range(100_000))
+    shared.connected().dataReceived(encode_response(1, ResponseCode.SUCCESS, body=body))
+    assert [(answer.code, answer.body) for answer in client.answers] == [(0, body)]
 
 
 def test_a_worker_that_hangs_is_not_asked_until_it_goes_on() -> None:

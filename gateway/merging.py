@@ -64,7 +64,7 @@ class Merge(NamedTuple):
         are in the workers' order.
     :param needs_all: whether an answer that leaves out a worker, or a worker's refusal, would be false.
     :param absent: the codes by which a worker says only that it does not have what the request names.
-    :param changes: whether a worker that says success has changed something.
+    :param changes: whether a worker that says success has changed something, unless it was only to count.
     """
 
     make: Callable[[Sequence[Part], Command], Whole]
@@ -85,10 +85,11 @@ class Merge(NamedTuple):
             if answer.code == ResponseCode.SUCCESS
         ]
         done = [part.broker for part in parts]
+        changed = done if self.changes and not _only_counts(command) else None
         if not given or (self.needs_all and silent):
             return Whole(
                 code=ResponseCode.SERVICE_NOT_AVAILABLE,
-                remark=unanswered(silent, len(answers), done if self.changes else None),
+                remark=unanswered(silent, len(answers), changed),
             )
         refusals = [one for one in given.items() if one[1].code != ResponseCode.SUCCESS]
         objections = [one for one in refusals if one[1].code not in self.absent]
@@ -97,7 +98,7 @@ class Merge(NamedTuple):
         broker, refusal = (objections or refusals)[0]
         remark = refusal.remark
         if done:
-            remark = refused_by(broker, remark or "", done if self.changes else None)
+            remark = refused_by(broker, remark or "", changed)
         return Whole(refusal.body, refusal.ext(), refusal.code, remark)
 
 
@@ -225,6 +226,11 @@ def _outcomes(kind: type[_Results]) -> Callable[[Sequence[Part], Command], Whole
         return Whole(msgspec.json.encode({"results": known or results[:1]}))
 
     return make
+
+
+def _only_counts(command: Command) -> bool:
+    """Return whether a request is a step of a bulk change that only counts messages."""
+    return command.code == Code.BULK_CHANGE_TIMERS and command.ext().get("action") == "count"
 
 
 def _bulk_step(parts: Sequence[Part], _: Command) -> Whole:

@@ -386,6 +386,11 @@ class TestWhoAnswers:
         assert (refused.remark or "").startswith("broker-a-1 refused: ")
         assert (refused.remark or "").endswith("; done by broker-a-0, broker-a-2")
 
+    def test_a_count_that_one_lacks_has_changed_nothing(self, shared: Shared) -> None:
+        shared.out = {1}
+        refused = shared.try_ask(RequestCode.BULK_CHANGE_TIMERS, topic="orders", action="count")
+        assert refused.remark == "1 of 3 workers do not answer (broker-a-1); ask again"
+
     def test_the_worker_is_named_that_refuses_what_others_answer(self) -> None:
         """An example is a user that one of the workers does not have."""
         refused = encode_response(1, ResponseCode.NO_PERMISSION, remark="User:bob is not found.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from gateway.moments import write_moment
 from gateway.web.adding_up import add_groups, add_rates, add_timelines, add_topics
 from gateway.web.endpoints import ApiError, Asker
 from gateway.web.fields import NewTimeFields, read_bound
-from gateway.web.messages import MessagePage, MessageQuery, SearchQuery, no_message
+from gateway.web.messages import MessagePage, MessageQuery, SearchQuery
 from gateway.web.overview import Rates, Status
 from gateway.web.recurring import (
     RecurringBody,
@@ -44,6 +44,7 @@ from gateway.wire.pending_bodies import (
 from gateway.wire.recurring_bodies import RecurringChange, RecurringList, RecurringTimes
 
 encode = msgspec.json.encode
+_Answer = TypeVar("_Answer")
 
 
 class SharedMessages:
@@ -96,16 +97,14 @@ class SharedMessages:
 
     async def show_message(self, asker: Asker, query: MessageQuery) -> MessagePage:
         """Return one message: its properties, the beginning of its body, and its history."""
-        path = below("messages", query.id)
-        return await self._relay.one(asker, self._owner(query), "GET", path, MessagePage)
+        return await self._at_its_worker(asker, query, "GET", MessagePage)
 
     async def abort_message(self, asker: Asker, query: MessageQuery) -> AbortAnswer:
         """Abort a message; the answer says whether it was still pending.
 
         Messages of its topic that were sent with the same id are aborted with it.
         """
-        path = below("messages", query.id, "abort")
-        return await self._relay.one(asker, self._owner(query), "POST", path, AbortAnswer)
+        return await self._at_its_worker(asker, query, "POST", AbortAnswer, "abort")
 
     async def reschedule_message(
         self, asker: Asker, query: MessageQuery, body: NewTimeFields
@@ -114,19 +113,31 @@ class SharedMessages:
 
         Messages of its topic that were sent with the same id are rescheduled with it.
         """
-        path = below("messages", query.id, "reschedule")
-        owner = self._owner(query)
-        return await self._relay.one(
-            asker, owner, "POST", path, RescheduleAnswer, body=encode(body)
+        return await self._at_its_worker(
+            asker, query, "POST", RescheduleAnswer, "reschedule", body=encode(body)
         )
 
-    def _owner(self, query: MessageQuery) -> str:
-        """Return the worker whose address is in an offset id."""
+    async def _at_its_worker(
+        self,
+        asker: Asker,
+        query: MessageQuery,
+        method: str,
+        kind: type[_Answer],
+        *order: str,
+        body: bytes = b"",
+    ) -> _Answer:
+        """Return the answer of the worker that has a message. Ask the one whose address is in the offset id, or all if
+        there is none: the worker's address may have been another one when the message came."""
         host, _ = parse_offset_msg_id(query.id)
         owner = self._worker_at(host)
-        if owner is None:
-            raise no_message(query.id)
-        return owner
+        names = [owner] if owner is not None else self._relay.names
+        parts = await self._relay.all(
+            *(asker, method, below("messages", query.id, *order), kind),
+            body=body,
+            may_lack=True,
+            each={name: {} for name in names},
+        )
+        return parts[0][1]
 
 
 class SharedRecurring:

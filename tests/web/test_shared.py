@@ -18,6 +18,7 @@ from gateway.web.relay import OpenDoor, Relay, Reply
 from gateway.web.site import Api
 from gateway.web.table import shared_endpoints
 from gateway.web.turns import Turns
+from gateway.wire.messages import parse_offset_msg_id
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
@@ -48,14 +49,14 @@ class Shared(HttpClient):
         self.gone: set[str] = set()
         self.meanwhile: list[Callable[[], object]] = []
         leader = make_gateway()
-        owners = {
+        self.owners = {
             worker.service.broker.host: name
             for worker, name in zip(self.workers, NAMES, strict=True)
         }
         ways = {name: partial(self._ask, number) for number, name in enumerate(NAMES)}
         relay = Relay(ways, lambda name: name not in self.gone)
         clock = self.workers[0].service.broker.clock
-        endpoints = shared_endpoints(relay, clock, owners.get, lambda: "127.0.0.1:9876")
+        endpoints = shared_endpoints(relay, clock, self.owners.get, lambda: "127.0.0.1:9876")
         door = OpenDoor(by_keys=False)
         api = Api(endpoints, door, clock, lambda: False, lambda _: nullcontext(), lambda: None)
         leader.reactor.listenTCP(
@@ -138,6 +139,22 @@ class TestMessages:
         assert shared.search() == ["m1"]
         nobody = "0A000001" + ids[0][8:]
         assert shared.refusal("GET", f"/messages/{nobody}")["status"] == 404
+
+    def test_one_keeps_the_id_that_its_worker_gave_it_at_another_address(
+        self, shared: Shared
+    ) -> None:
+        """One gateway that has become the first of several workers has another port."""
+        told = [shared.hold(number, f"m{number}") for number in range(2)][1]
+        worker = shared.workers[1]
+        worker.settings["advertise"] = HostPort("192.0.2.8", 9_887)
+        worker.restart()
+        del shared.owners[parse_offset_msg_id(told)[0]]
+        shared.owners[worker.service.broker.host] = NAMES[1]
+        assert shared.get(f"/messages/{told}")["message"]["msgId"] == "m1"
+        moved = shared.post(f"/messages/{told}/reschedule", {"at": "+2h"})["results"][0]
+        assert (moved["outcome"], moved["msgId"]) == ("rescheduled", "m1")
+        assert shared.post(f"/messages/{told}/abort")["results"][0]["outcome"] == "aborted"
+        assert shared.search() == ["m0"]
 
     def test_one_is_sent(self, shared: Shared) -> None:
         sent = shared.post("/messages", {"topic": "orders", "body": "x", "at": FAR})

@@ -484,7 +484,10 @@ def _serve(config: Config) -> None:
     gateway = Gateway(config, reactor, logs=logs, inbox_size=INBOX_SIZE // workers, shared=shared)
     allow_open_files(config)
     gateway.start()
-    # Set up before the gateway announces that it serves. A terminal that is closed sends SIGHUP.
+    # Set up before the gateway announces that it serves. A terminal that is closed sends SIGHUP, also to the workers of
+    # a leader, which restarts them one by one then.
+    if LEADER_VARIABLE in os.environ:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     stop_on_signals(reactor, signal.SIGHUP)
     gc.collect()
     gc.freeze()

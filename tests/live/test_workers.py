@@ -353,6 +353,14 @@ def test_a_ctrl_c_stops_leader_and_workers(own_gateway: GatewayProcess) -> None:
     assert "Traceback" not in own_gateway.log.read_text()
 
 
+def test_a_closed_terminal_restarts_the_workers_one_by_one(own_gateway: GatewayProcess) -> None:
+    """It signals all of them at once. Workers that ended by that would be away together."""
+    for pid in (own_gateway.pid, *processes(own_gateway)):
+        os.kill(pid, signal.SIGHUP)
+    until(lambda: "all workers were restarted" in own_gateway.log.read_text(), "they are")
+    assert "is started again in" not in own_gateway.log.read_text()
+
+
 def test_a_rolling_restart_refuses_no_send(
     own_gateway: GatewayProcess, java_client: JavaMaker
 ) -> None:

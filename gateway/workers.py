@@ -136,6 +136,7 @@ class Worker(ProcessProtocol):
         self._output = b""
         self._pause = FIRST_PAUSE
         self._is_wanted = True
+        self._is_ending = False
         self._listens = False
         self._has_listened = False
         self._times_silent = 0
@@ -165,8 +166,9 @@ class Worker(ProcessProtocol):
 
     def look(self) -> None:
         """Check whether the process gave a sign of life since the last check. A process that does not listen yet is
-        left alone, as its start may take long."""
-        if not self._listens:
+        left alone, as its start may take long, and so is one that was told to end, which has `LONGEST_END` for
+        that."""
+        if not self._listens or self._is_ending:
             return
         self._times_silent += 1
         seconds = self._times_silent * HEARING_SECONDS
@@ -201,6 +203,9 @@ class Worker(ProcessProtocol):
             self._http.left(self._broker)
 
     def outReceived(self, data: bytes) -> None:
+        if self._is_ending:
+            # It still gives signs of life. And if it was told during its start, it listens for a moment.
+            return
         if self._listens:
             self._heard()
             if self._http is not None:
@@ -231,6 +236,7 @@ class Worker(ProcessProtocol):
     def processEnded(self, reason: Failure) -> None:
         self._process = None
         self._output = b""
+        self._is_ending = False
         self._listens = False
         self._times_silent = 0
         self._left()
@@ -285,6 +291,9 @@ class Worker(ProcessProtocol):
         if self._process is None:
             _fire(self._waiting_for_end)
             return
+        # From now on it answers no request. A change that others made meanwhile would be made in part.
+        self._is_ending = True
+        self._left()
         self._signal(self._process, "TERM")
         self._reactor.callLater(LONGEST_END, self._kill, self._process)
 

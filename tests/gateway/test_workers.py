@@ -309,6 +309,39 @@ def test_a_worker_that_hangs_does_not_end_a_rolling_restart(reactor: Any, leader
     assert new.signals == []
 
 
+def test_a_worker_that_is_to_end_gets_no_more_requests(reactor: Any, http: Leader) -> None:
+    """It would answer none of them, and a change that the others make meanwhile would be made in part."""
+    assert http.http is not None
+    one, other = reactor.started
+    http.roll()
+    assert (one.signals, serving(http)) == (["TERM"], [False, True])
+    one.protocol.outReceived(NOT_READY)
+    assert http.http._not_ready() == ["broker-a-0 does not serve"]
+    for _ in range(TIMES_UNTIL_TOLD):
+        tick(reactor, other)
+    one.protocol.outReceived(NOT_READY)
+    assert serving(http) == [False, True]
+    one.end()
+    reactor.advance(0)
+    reactor.started[-1].listen(9886, http=9887)
+    assert (other.signals, serving(http)) == (["TERM"], [True, False])
+
+
+def test_a_worker_that_is_told_to_end_while_it_starts_has_not_started(
+    reactor: Any, leader: Leader
+) -> None:
+    """It may listen for a moment before it ends."""
+    one, other = reactor.started
+    other.listen(9896)
+    leader.roll()
+    one.listen(9886)
+    assert (one.signals, other.signals) == (["TERM"], [])
+    one.end()
+    reactor.advance(0)
+    reactor.started[-1].listen(9886)
+    assert other.signals == ["TERM"]
+
+
 def test_a_second_rolling_restart_meanwhile_is_passed_over_aloud(
     reactor: Any, leader: Leader
 ) -> None:

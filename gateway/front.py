@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, gatherResults
@@ -17,15 +16,17 @@ from twisted.internet.defer import Deferred, gatherResults
 from gateway.config import Config
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.link import Link
-from gateway.merging import MERGES, ONE_WORKER, Merge, Whole, unserved
+from gateway.merging import MERGES, ONE_WORKER, WHERE_IT_RECURS, Merge, Whole, unserved
 from gateway.outgoing import Outgoing
 from gateway.recurring_orders import asks_to_recur
 from gateway.router import Peer, RequestError
 from gateway.setting_values import HostPort
+from gateway.siblings import signed
+from gateway.wire import properties as names
 from gateway.wire.bodies import encode_cluster_info
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.codes import ResponseCode
-from gateway.wire.commands import Command, encode_response
+from gateway.wire.commands import Command, encode_response, request
 from gateway.wire.fields import FieldError
 from gateway.wire.headers import SendMessageV2
 from gateway.wire.properties import parse
@@ -85,6 +86,7 @@ class Front:
 
     :param brokers: the workers' names, in their order.
     :param changed: called with a change of settings that all workers have made (request 25).
+    :param key: the key by which the workers recognize this process.
     """
 
     def __init__(
@@ -93,9 +95,11 @@ class Front:
         config: Config,
         brokers: Iterable[str],
         changed: Callable[[Command], None],
+        key: str,
     ) -> None:
         self._reactor = reactor
         self._changed = changed
+        self._key = key.encode()
         self._outgoing = Outgoing(reactor)
         self.clients = RemotingFactory(reactor, self._asked, lambda _: None, config)
         self._to_workers = RemotingFactory(
@@ -178,42 +182,85 @@ class Front:
     def _asked(self, command: Command, client: Peer) -> None:
         if command.is_response or command.is_oneway:
             return
-        links = self._links
+        answer = partial(self._answer, command, client)
         merge = MERGES.get(command.code)
-        if merge is None and _sets_a_recurring_message(command):
-            # A recurring message recurs at one worker only, and must be found there when it is set again.
-            merge, links = ONE_WORKER, dict(islice(links.items(), 1))
-        if merge is None:
-            remark = (
-                f"request type {command.code} is for one broker, and this is the address that several workers share; "
-                "send it to one of them; mqadmin clusterList shows their addresses"
-            )
-            client.send(
-                encode_response(
-                    command.opaque, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark
-                )
-            )
+        if merge is not None:
+            self._pass_on(command, merge, self._links, answer)
             return
+        recurring = _recurring_message_of(command)
+        if recurring is not None:
+            self._pass_on_where_it_recurs(command, recurring, answer)
+            return
+        remark = (
+            f"request type {command.code} is for one broker, and this is the address that several workers share; "
+            "send it to one of them; mqadmin clusterList shows their addresses"
+        )
+        answer(Whole(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+
+    def _pass_on_where_it_recurs(
+        self, command: Command, recurring: dict[str, str], answer: Callable[[Whole], None]
+    ) -> None:
+        """Pass on a send that sets a recurring message to the worker that has the one of that name, so that it is
+        replaced; a new one to the first worker.
+
+        :param recurring: its topic and name.
+        """
+
+        def found(whole: Whole) -> None:
+            if whole.code == ResponseCode.SUCCESS:
+                broker = whole.body.decode()
+            elif whole.code == ResponseCode.MESSAGE_ILLEGAL:
+                broker = next(iter(self._links))
+            else:
+                answer(whole)
+                return
+            self._pass_on(command, ONE_WORKER, {broker: self._links[broker]}, answer)
+
+        # The sender's signature is for the send alone.
+        look = request(Code.NEXT_RECURRING, signed({**recurring, "times": "1"}, self._key))
+        self._pass_on(look, WHERE_IT_RECURS, self._links, found)
+
+    def _pass_on(
+        self,
+        command: Command,
+        merge: Merge,
+        links: Mapping[str, WorkerLink | None],
+        answer: Callable[[Whole], None],
+    ) -> None:
         try:
             self._outgoing.check_room(len(links))
         except RequestError as error:
-            client.send(encode_response(command.opaque, error.code, remark=error.remark))
+            answer(Whole(code=error.code, remark=error.remark))
             return
-        Question(self._outgoing, command, client, merge, links, self._is_open, self._done).put()
+        Question(self._outgoing, command, merge, links, self._is_open, answer).put()
 
-    def _done(self, command: Command) -> None:
-        if command.code == Code.UPDATE_BROKER_CONFIG:
+    def _answer(self, command: Command, client: Peer, whole: Whole) -> None:
+        client.send(
+            encode_response(
+                command.opaque,
+                whole.code,
+                ext=whole.ext,
+                remark=whole.remark,
+                body=whole.body,
+            )
+        )
+        if command.code == Code.UPDATE_BROKER_CONFIG and whole.code == ResponseCode.SUCCESS:
             self._changed(command)
 
 
-def _sets_a_recurring_message(command: Command) -> bool:
-    """Return whether a request is a send that sets, pauses or deletes a recurring message."""
+def _recurring_message_of(command: Command) -> dict[str, str] | None:
+    """Return topic and name of the recurring message that a send sets, pauses or deletes; None for any other
+    request."""
     if command.code != Code.SEND_MESSAGE_V2:
-        return False
+        return None
     try:
-        return asks_to_recur(parse(command.fields(SendMessageV2).properties or ""))
+        fields = command.fields(SendMessageV2)
     except FieldError:
-        return False
+        return None
+    properties = parse(fields.properties or "")
+    if not asks_to_recur(properties):
+        return None
+    return {"topic": fields.topic, "name": properties.get(names.RECUR_NAME, "")}
 
 
 class Question:
@@ -222,26 +269,24 @@ class Question:
     :param links: the connections to these workers; None for a worker whose address is not known yet, which counts as
         not answering.
     :param is_open: whether everybody may have a worker's remembered answers; otherwise each request asks the workers.
-    :param done: called with the request if all workers have carried it out.
+    :param answer: called once with the answer.
     """
 
     def __init__(
         self,
         outgoing: Outgoing,
         command: Command,
-        client: Peer,
         merge: Merge,
         links: Mapping[str, WorkerLink | None],
         is_open: bool,
-        done: Callable[[Command], None],
+        answer: Callable[[Whole], None],
     ) -> None:
         self._outgoing = outgoing
         self._command = command
-        self._client = client
         self._merge = merge
         self._links = links
         self._is_open = is_open
-        self._done = done
+        self._answer = answer
         self._answers: dict[str, Command | None] = dict.fromkeys(links)
         self._missing = len(links)
 
@@ -292,18 +337,4 @@ class Question:
             for broker, link in self._links.items():
                 if answers[broker] is None and link is not None:
                     answers[broker] = link.remembered(self._command)
-        whole = self._merge.decide(answers, self._command)
-        self._answer(whole)
-        if whole.code == ResponseCode.SUCCESS:
-            self._done(self._command)
-
-    def _answer(self, whole: Whole) -> None:
-        self._client.send(
-            encode_response(
-                self._command.opaque,
-                whole.code,
-                ext=whole.ext,
-                remark=whole.remark,
-                body=whole.body,
-            )
-        )
+        self._answer(self._merge.decide(answers, self._command))

@@ -288,6 +288,11 @@ def _recurring_times(parts: Sequence[Part], command: Command) -> Whole:
     return Whole(msgspec.json.encode(RecurringTimes(times[:most], answers[0].zone)))
 
 
+def _first_name(parts: Sequence[Part], _: Command) -> Whole:
+    """Return the name of the first worker that has what the request names."""
+    return Whole(parts[0].broker.encode())
+
+
 _NO_TOPIC: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST})
 _NO_VALUE: Final = frozenset({ResponseCode.QUERY_NOT_FOUND})
 _NO_RECURRING: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL})
@@ -333,3 +338,6 @@ MERGES: Final[dict[int, Merge]] = {
 
 ONE_WORKER: Final = Merge(_first, changes=True)
 """For a request that goes to only one worker."""
+
+WHERE_IT_RECURS: Final = Merge(_first_name, absent=_NO_RECURRING)
+"""For the question which worker has a recurring message. The answer's body is the worker's name."""

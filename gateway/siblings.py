@@ -85,8 +85,7 @@ class Siblings:
         if leader is None:
             self._told(topic, ready, None)
             return
-        ext = {"topic": topic, ACCESS_KEY: WORKERS}
-        ext[SIGNATURE] = sign(ext, b"", self._key)
+        ext = signed({"topic": topic}, self._key)
         told = partial(self._told, topic, ready)
         try:
             self._outgoing.request(
@@ -109,6 +108,12 @@ class Siblings:
                     del self._known[next(iter(self._known))]
                 self._known[topic] = _Known(queues, self._reactor.seconds() + ROUTE_SECONDS)
         ready(queues)
+
+
+def signed(ext: Mapping[str, str], key: bytes) -> dict[str, str]:
+    """Return the fields of a request without a body, signed as by the workers' own user."""
+    whole = {**ext, ACCESS_KEY: WORKERS}
+    return whole | {SIGNATURE: sign(whole, b"", key)}
 
 
 def _queues(topic: str, route: bytes) -> list[MessageQueue]:

@@ -347,11 +347,12 @@ class Leader:
     ) -> None:
         self._config = config
         self._reactor = reactor
-        self._environment = dict(environment)
+        self._environment = {**environment, LEADER_KEY_VARIABLE: secrets.token_hex()}
         self._logs = logs
         self._left_out = dict.fromkeys(left_out, "")
         names = [_broker_name(config, number) for number in range(config.workers)]
-        self._front = Front(reactor, config, names, self._changed)
+        key = self._environment[LEADER_KEY_VARIABLE]
+        self._front = Front(reactor, config, names, self._changed, key)
         self.http = SharedHttp(config, reactor, names) if config.http is not None else None
         """The shared HTTP port, if there is one."""
         self._port: Any = None
@@ -591,7 +592,6 @@ def _lead(config: Config, variables: Mapping[str, str], left_over: Iterable[Path
     own = {
         LEADER_VARIABLE: str(os.getpid()),
         WORKERS_VARIABLE: str(config.workers),
-        LEADER_KEY_VARIABLE: secrets.token_hex(),
     }
     environment = {**inherited, **variables, **own}
     allow_open_files(config, asked=config.workers)

@@ -94,6 +94,11 @@ class Command(
         return ext if ext is not None else {}
 
 
+def request(code: int, ext: dict[str, str]) -> Command:
+    """Return a request of the gateway's own, with fields and no body."""
+    return Command(code=code, _ext=ext)
+
+
 class _TextCommand(Command):
     """Decodes headers without a structure of their own: responses, and requests without fields."""
 

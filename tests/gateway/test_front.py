@@ -17,6 +17,9 @@ from gateway.wire.bodies import encode_cluster_info, encode_topic_list
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
 from gateway.wire.frames import FrameBuffer
+from gateway.wire.signatures import is_signed
+
+KEY = "k" * 32
 
 
 def command(frame: bytes) -> Command:
@@ -52,7 +55,8 @@ class Shared:
         self.reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
         names = ("broker-a-0", "broker-a-1")
         self.changes: list[Command] = []
-        self.front = Front(self.reactor, config or Config(), names, self.changes.append)
+        self.passed_on: list[Command] = []
+        self.front = Front(self.reactor, config or Config(), names, self.changes.append, KEY)
         self._asked: Any = self.front.clients.on_command
 
     def joined(self, broker: str, port: int) -> None:
@@ -77,10 +81,14 @@ class Shared:
         connection: RemotingConnection = self.reactor.tcpClients[number][2].buildProtocol(None)
         transport: Any = StringTransport()  # type: ignore[no-untyped-call]
         transport.setTcpNoDelay = lambda _: None
-        transport.writeSomeData = len
+        transport.writeSomeData = self._passed_on
         connection.makeConnection(transport)  # type: ignore[no-untyped-call]
         self.reactor.advance(0)
         return connection
+
+    def _passed_on(self, frames: bytes) -> int:
+        self.passed_on += map(decode_command, FrameBuffer().feed(frames))
+        return len(frames)
 
 
 def send(properties: str) -> dict[str, str]:
@@ -114,10 +122,45 @@ def test_who_does_not_answer_is_told_before_a_tool_gives_up() -> None:
     assert max(PATIENCE, ROUTE_PATIENCE) < 5
 
 
-def test_what_recurs_is_left_with_the_first_one() -> None:
-    order = send("TIDEGATE_NAME\x01n\x02TIDEGATE_EVERY\x012m\x02")
-    (answer,) = Shared().ask(RequestCode.SEND_MESSAGE_V2, order)
-    assert answer.remark == "1 of 1 workers do not serve (broker-a-0): none was asked; ask again"
+class TestWhatRecurs:
+    """A send that sets a recurring message."""
+
+    ORDER = send("TIDEGATE_NAME\x01n\x02TIDEGATE_EVERY\x012m\x02")
+
+    @pytest.mark.parametrize(
+        ("codes", "port"),
+        [
+            ((ResponseCode.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL), 9886),
+            ((ResponseCode.SUCCESS, ResponseCode.MESSAGE_ILLEGAL), 9886),
+            ((ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SUCCESS), 9896),
+        ],
+    )
+    def test_it_is_set_at_the_worker_that_has_it_or_at_the_first_one(
+        self, codes: tuple[int, int], port: int
+    ) -> None:
+        """Otherwise there would be two of its name, and both would fire."""
+        shared, client = Shared(), Client()
+        for number, own in enumerate((9886, 9896)):
+            shared.joined(f"broker-a-{number}", own)
+        shared.ask_for(client, RequestCode.SEND_MESSAGE_V2, self.ORDER)
+        workers = {9886: shared.connected(0), 9896: shared.connected(1)}
+        looks, shared.passed_on = shared.passed_on, []
+        for worker, look, code in zip(workers.values(), looks, codes, strict=True):
+            ext = look.ext()
+            assert (look.code, ext["topic"], ext["name"]) == (31_012, "orders", "n")
+            assert is_signed(ext, b"", look.version, KEY.encode())
+            worker.dataReceived(encode_response(look.opaque, code))
+        (order,) = shared.passed_on
+        assert (order.code, order.ext()) == (RequestCode.SEND_MESSAGE_V2, self.ORDER)
+        workers[port].dataReceived(encode_response(order.opaque, ResponseCode.SUCCESS))
+        assert [answer.code for answer in client.answers] == [ResponseCode.SUCCESS]
+
+    def test_none_is_set_while_a_worker_does_not_serve_that_may_have_it(self) -> None:
+        shared = Shared()
+        shared.joined("broker-a-0", 9886)
+        (answer,) = shared.ask(RequestCode.SEND_MESSAGE_V2, self.ORDER)
+        remark = "1 of 2 workers do not serve (broker-a-1): none was asked; ask again"
+        assert (answer.opaque, answer.remark) == (7, remark)
 
 
 @pytest.mark.parametrize(

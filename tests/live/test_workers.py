@@ -265,6 +265,8 @@ def test_commands_change_what_all_hold(gateway: GatewayProcess, told: Told) -> N
     added = ("recurring", "add", *recurring, "c", "--every", "2h", "--body", "x")
     assert told(gateway, *added)[0]["outcome"] == "set"
     assert told(gateway, *added)[0]["outcome"] == "updated"
+    again = ("recurring", "add", *recurring, "a", "--every", "2h", "--body", "x")
+    assert told(gateway, *again)[0]["outcome"] == "replaced"
     assert [one["name"] for one in told(gateway, "recurring", "list")] == ["a", "b", "c"]
     assert told(gateway, "recurring", "pause", *recurring, "a")[0]["outcome"] == "paused"
     told(gateway, "recurring", "delete", *recurring, "b")

@@ -65,13 +65,26 @@ def report(*reasons: str) -> Page:
 
 
 class _Channel(HTTPChannel):
-    """Refuses a Content-Length of so many digits that Python does not parse it; Twisted would fail with a traceback."""
+    """A connection. It refuses a Content-Length of so many digits that Python does not parse it, where Twisted would
+    fail with a traceback, and it lets nobody ask for more than is read.
+    """
 
     def headerReceived(self, line: bytes) -> bool:
         try:
             return bool(super().headerReceived(line))  # type: ignore[no-untyped-call]
         except ValueError:
             return bool(self._failChooseTransferDecoder())
+
+    def requestDone(self, request: Any) -> None:
+        """End the connection if the client has sent more before it had this answer. Thousands of requests fit into one
+        read, and Twisted would answer them all in one go, whether or not the client reads the answers."""
+        more: list[bytes] = [self._buffer, *self._dataBuffer]
+        if any(more):
+            self.persistent = False
+        if not self.persistent:
+            # Without this, Twisted waits for ever until the client has read the answer.
+            self.setTimeout(self._savedTimeOut)  # type: ignore[no-untyped-call]
+        super().requestDone(request)  # type: ignore[no-untyped-call]
 
 
 class _Site(Site):
@@ -228,7 +241,7 @@ def make_site(
     request = partial(
         BoundedRequest, bodies=Bodies(), objection=api.objection, parsePOSTFormSubmission=False
     )
-    site = _Site(root, requestFactory=request)  # type: ignore[no-untyped-call]
+    site = _Site(root, requestFactory=request, reactor=reactor)  # type: ignore[no-untyped-call]
     site.noisy = False
     return BoundedSite(layers.around(site) if layers is not None else site, config)
 

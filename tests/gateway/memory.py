@@ -143,6 +143,10 @@ class MemoryTransport(StringTransport):
         assert (level, option) == (socket.IPPROTO_TCP, socket.TCP_INFO)
         return struct.pack("=120xQ", self.taken)[:size]
 
+    def unregisterProducer(self) -> None:
+        """Forget the producer, if there is one."""
+        self.producer = None
+
     def loseConnection(self) -> None:
         if self.connected and not self.disconnecting:
             self.disconnecting = True

@@ -93,6 +93,38 @@ def test_a_length_of_thousands_of_digits_is_refused(served: MemoryGateway) -> No
     assert HttpClient(served).ask("POST", f"{API}/messages", headers=length).status == 400
 
 
+@pytest.mark.parametrize("path", ["/health", "/console/style.css", "/metrics", f"{API}/topics"])
+def test_who_does_not_wait_for_an_answer_gets_no_more_than_one(
+    served: MemoryGateway, path: str
+) -> None:
+    transport = HttpClient(served).connect()
+    request = f"GET {path} HTTP/1.1\r\nHost: {HTTP_PORT}\r\n\r\n".encode()
+    transport.protocol.dataReceived(request * 1_000)
+    served.settle()
+    assert transport.value().count(b"HTTP/1.1 ") == 1
+    assert not transport.connected
+
+
+def test_who_waits_for_each_answer_keeps_the_connection(served: MemoryGateway) -> None:
+    transport = HttpClient(served).connect()
+    for number in range(1, 4):
+        transport.protocol.dataReceived(b"GET /health HTTP/1.1\r\n\r\n")
+        served.settle()
+        assert transport.value().count(b"HTTP/1.1 200 ") == number
+    assert transport.connected
+
+
+@pytest.mark.parametrize("head", ["HTTP/1.0", "HTTP/1.1\r\nConnection: close", "HTTP/1.1"])
+def test_who_does_not_read_the_answer_is_disconnected(served: MemoryGateway, head: str) -> None:
+    transport = HttpClient(served).connect()
+    transport.reads = False
+    transport.protocol.dataReceived(f"GET /health {head}\r\n\r\n".encode())
+    served.advance(50_000)
+    assert transport.connected
+    served.advance(60_000)
+    assert not transport.connected
+
+
 def test_connections_above_the_limit_are_closed_and_the_log_says_so_once(
     served: MemoryGateway,
 ) -> None:

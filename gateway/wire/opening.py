@@ -92,8 +92,9 @@ class Opening:
             source_port, _ = map(parse_port, words[4:])
         except ValueError as error:
             raise OpeningError(f"a PROXY header that cannot be read: {error}") from error
-        if address.version != int(words[1][3]):
-            raise OpeningError(f"a PROXY header with {words[1]} and {address}")
+        # Python also reads a zone behind an IPv6 address, in any characters: they would come into the log.
+        if address.version != int(words[1][3]) or "%" in words[2]:
+            raise OpeningError(f"a PROXY header with {words[1]} and {words[2]!r}")
         self.source = show_address(unmapped(str(address)), source_port)
         return end + 2
 

@@ -86,6 +86,8 @@ def test_only_one_header_is_taken() -> None:
         b"PROXY TCP4 192.0.2.1 192.0.2.7 -1 9876\r\n",
         b"PROXYTCP4 192.0.2.1 192.0.2.7 1 9876\r\n",
         b"PROXY TCP4 " + b"1" * 100,
+        b"PROXY TCP6 fe80::1%eth0 ::1 51000 9876\r\n",
+        b"PROXY TCP6 fe80::1%a\nclosed ::1 51000 9876\r\n",
         version_2(0x11, 0x11, block("192.0.2.1", "192.0.2.7")),
         version_2(0x22, 0x11, block("192.0.2.1", "192.0.2.7")),
         version_2(0x21, 0x11, bytes(11)),
@@ -93,8 +95,9 @@ def test_only_one_header_is_taken() -> None:
     ],
 )
 def test_malformed_headers(data: bytes) -> None:
-    with pytest.raises(OpeningError):
+    with pytest.raises(OpeningError) as refused:
         Opening().feed(data)
+    assert str(refused.value).isprintable()
 
 
 @given(st.binary(max_size=130), st.sampled_from([b"", b"PROXY ", b"PROXY TCP4 ", SIGNATURE]))

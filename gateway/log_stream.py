@@ -15,6 +15,11 @@ _PIECE: Final = select.PIPE_BUF
 PATIENCE_MS: Final = 100
 """How long a line waits for a reader that may only be slow. Lines that follow meanwhile do not wait."""
 
+_SHOWN: Final = {
+    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
+}
+"""Control characters as lines show them. A client's ids and names may have any, and a terminal would obey them."""
+
 
 class LogStream(io.TextIOBase):
     """Writes lines to a descriptor, and drops lines that nobody reads, as when the reader of a pipe is stopped or a
@@ -47,7 +52,7 @@ class LogStream(io.TextIOBase):
             if self._left_out:  # that event was dropped too
                 self._left_out = count + 1
                 return len(text)
-        self._waiting += text.encode(errors="backslashreplace")
+        self._waiting += text.translate(_SHOWN).encode(errors="backslashreplace")
         self._go_on(PATIENCE_MS)
         return len(text)
 

@@ -114,3 +114,10 @@ def test_a_disk_that_is_full_and_has_room_again(tmp_path: Path) -> None:
         "3 events are left out of the log here: nobody read it, or it could not be written",
         "kept",
     ]
+
+
+def test_control_characters_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    with file.open("wb") as opened:
+        LogStream(opened.fileno()).write("closed \x1b[2J\r\x7f\x9b grün\n\tmore\n")
+    assert file.read_text() == "closed \\x1b[2J\\x0d\\x7f\\x9b grün\n\tmore\n"

@@ -78,7 +78,9 @@ class WorkerLink(Link):
 
 
 def _question(command: Command) -> tuple[int, str | None]:
-    return command.code, command.ext().get("topic")
+    """Return what tells a request from others that are answered differently. Fields that mean nothing do not count."""
+    is_about_a_topic = command.code == Code.GET_ROUTEINFO_BY_TOPIC
+    return command.code, command.ext().get("topic") if is_about_a_topic else None
 
 
 class Front:

@@ -209,6 +209,18 @@ def test_what_a_worker_told_last_counts_while_it_is_starting_again(
     assert remembered("first") == b"8 queues"
 
 
+def test_fields_that_mean_nothing_push_no_route_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WorkerLink, "MOST_REMEMBERED", 2)
+    shared = Shared()
+    link = WorkerLink(shared.reactor, shared.front.clients, HostPort("127.0.0.1", 1))
+    answer = command(encode_response(1, ResponseCode.SUCCESS, body=b"4 queues"))
+    link.told(route_of("orders"), answer)
+    for number in range(3):
+        ext = {"topic": f"t{number}"}
+        link.told(command(encode_command(RequestCode.GET_BROKER_CLUSTER_INFO, 7, ext=ext)), answer)
+    assert link.remembered(route_of("orders")) is answer
+
+
 @pytest.mark.parametrize(
     ("code", "second", "told"),
     [

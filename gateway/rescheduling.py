@@ -109,7 +109,8 @@ class Rescheduling:
         for place in places:
             self._pending.check_number(place.message_id)
             # Check all that may be moved: `find` returns only some of very many.
-            self._check(all_with_id(self._store, place.message_id.encode()), to)
+            found = all_with_id(self._store, place.message_id.encode())
+            self._check((one for one in found if Place.of(one).topic == place.topic), to)
         return [
             _outcome(place, result) for place in sorted(places) for result in self.move(place, to)
         ]

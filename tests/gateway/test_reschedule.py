@@ -11,6 +11,7 @@ from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.recall import RecallHandle
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
+from tests.gateway.tools import create_topic, ok
 
 DAY_MS = 86_400_000
 
@@ -195,6 +196,15 @@ class TestLimits:
         assert client.send_batch([("b", {"UNIQ_KEY": "A"})] * 999).code == ResponseCode.SUCCESS
         answer = client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "A", "shift": str((1 << 63) - 1)})
         assert "setting max_delay" in (answer.remark or "")
+
+    def test_what_has_the_id_in_another_topic_does_not_count(self, client: MemoryClient) -> None:
+        ok(create_topic(client, "short", attributes="+max.delay=1h"))
+        for topic in ("orders", "short"):
+            schedule(client, "A", 60_000, topic)
+        [result] = reschedule(client, id="A", topic="orders", delay=7_200_000)
+        assert (result["outcome"], result["topic"]) == ("rescheduled", "orders")
+        answer = client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "A", "delay": "7200000"})
+        assert "attribute max.delay of the topic" in (answer.remark or "")
 
     def test_not_what_too_many_have_as_their_id(self, client: MemoryClient) -> None:
         schedule(client, "A", 60_000)

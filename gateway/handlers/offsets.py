@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
+from gateway.topics import MAX_QUEUES
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import (
     GetEarliestStoreTime,
@@ -64,6 +65,13 @@ class Offsets:
             missing = "QueueId" if queue_id is None else "Offset"
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER, f"{missing} is null, topic is {fields.topic}"
+            )
+        if queue_id >= MAX_QUEUES:
+            # Upstream takes any number. Here each is a row that stays, in memory too. Lower ones count even if the
+            # topic has no such queue now, as it may have had it, or get it again.
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {fields.topic} cannot have a queue {queue_id}; topics have up to {MAX_QUEUES}",
             )
         resets = self._broker.resets
         if resets.find(fields.consumer_group, fields.topic, queue_id) is not None:

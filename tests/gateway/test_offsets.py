@@ -109,6 +109,16 @@ class TestProgress:
             f"queue {queue} offset {offset} is not a place in a queue",
         )
 
+    @pytest.mark.parametrize("queue", [10_000, (1 << 31) - 1])
+    def test_where_no_topic_has_a_queue(
+        self, gateway: MemoryGateway, client: MemoryClient, queue: int
+    ) -> None:
+        client.send_message()
+        assert commit(client, 1, queue=9_999).code == ResponseCode.SUCCESS
+        answer = commit(client, 1, queue=queue)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert gateway.store.progress.get(b"consumers", b"orders", queue) is None
+
     def test_topic_unknown(self, client: MemoryClient) -> None:
         answer = commit(client, 1, topic="none")
         assert (answer.code, answer.remark) == (

@@ -31,6 +31,10 @@ MAX_CHARACTERS = 8 * MAX_LENGTH
 """Characters of the tags and expressions of these subscriptions. Tools ask for the hash of each tag, which takes 0.3 us
 a character."""
 
+MAX_REPEATED = 8 << 20
+"""Characters of a client's id and language, once for each group of its heartbeat, and of its id and group, once for
+each queue that it locks: they are listed, and stored, as often."""
+
 MAX_LOCKED = 30_000
 """Queues that one request locks or unlocks, 3 us each: as many as three topics can have."""
 
@@ -50,6 +54,8 @@ class ClientRequests:
         consumers = heartbeat.consumer_data_set
         groups = len(heartbeat.producer_data_set) + len(consumers)
         check_number("groups in one heartbeat", groups, MAX_GROUPS)
+        names = len(heartbeat.client_id) + len(call.command.language)
+        check_number("characters of the client's names in its groups", groups * names, MAX_REPEATED)
         subscriptions = sum(len(data.subscription_data_set) for data in consumers)
         check_number("subscriptions in one heartbeat", subscriptions, MAX_SUBSCRIPTIONS)
         characters = sum(
@@ -139,5 +145,8 @@ class ClientRequests:
 
 def _lock_request(call: Call) -> LockRequest:
     request = parse_lock_request(call.command.body)
-    check_number("queues in one request", len(request.mq_set), MAX_LOCKED)
+    queues = len(request.mq_set)
+    check_number("queues in one request", queues, MAX_LOCKED)
+    names = len(request.client_id) + len(request.consumer_group)
+    check_number("characters of the names with these queues", queues * names, MAX_REPEATED)
     return request

@@ -69,6 +69,18 @@ class TestHeartbeat:
             "3 subscriptions in one heartbeat; 2 are possible",
         )
 
+    def test_of_a_client_with_a_long_name_in_very_many_groups(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        groups = [f"p{number}" for number in range(1_000)]
+        for client_id, language in (("c" * 9_000, "JAVA"), ("c", "J" * 9_000)):
+            refused = client.heartbeat(client_id, group="", producers=groups, language=language)
+            assert refused.code == ResponseCode.INVALID_PARAMETER
+            assert (refused.remark or "").endswith("; 8388608 are possible")
+        assert not list(gateway.service.broker.clients.producer_groups())
+        accepted = client.heartbeat("c" * 9_000, group="", producers=["one"], language="J" * 9_000)
+        assert accepted.code == ResponseCode.SUCCESS
+
     def test_with_too_many_tags(
         self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -128,6 +128,17 @@ def test_names_may_be_as_long_as_they_are(client: MemoryClient) -> None:
     assert lock(client, "c2", 0, group="g" * 5000) == []
 
 
+@pytest.mark.parametrize(("client_id", "group"), [("c" * 5_000, "g"), ("c", "g" * 5_000)])
+def test_long_names_are_not_stored_with_very_many_queues(
+    gateway: MemoryGateway, client: MemoryClient, client_id: str, group: str
+) -> None:
+    queues = [{"topic": "orders", "brokerName": "broker-a", "queueId": n} for n in range(2_000)]
+    body = json.dumps({"consumerGroup": group, "clientId": client_id, "mqSet": queues}).encode()
+    refused = client.ask(RequestCode.LOCK_BATCH_MQ, None, body)
+    assert refused.code == ResponseCode.INVALID_PARAMETER
+    assert not gateway.store.notes(b"lock\0")
+
+
 @pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
 def test_do_not_go_by_the_wall_clock(
     gateway: MemoryGateway, client: MemoryClient, step_ms: int

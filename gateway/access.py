@@ -62,6 +62,8 @@ class Need(NamedTuple):
 
     resource: Resource
     actions: frozenset[Action]
+    called: str = ""
+    """What a refusal calls the resource where it must not tell the name."""
 
 
 class Pattern(NamedTuple):

@@ -52,7 +52,8 @@ class Caller:
         if why is None:
             return None
         name = self._user.name
-        return f"{SUBJECT}{name} has no permission to access {need.resource} from {self._source}, {why}"
+        what = need.called or need.resource
+        return f"{SUBJECT}{name} has no permission to access {what} from {self._source}, {why}"
 
 
 class Guard:

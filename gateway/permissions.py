@@ -106,14 +106,17 @@ def _send(call: Call, broker: Broker) -> Iterator[Need]:
 
 def _stored(offset: int, actions: frozenset[Action], broker: Broker) -> Iterator[Need]:
     """Need actions on the topic of the message, or of the undecided half message, with a number. Need nothing if there
-    is none."""
+    is none. Numbers can be guessed, so a refusal does not name the topic."""
     record = find_record(broker.store, max(0, offset))
     if record is not None:
-        yield topic_need(decode_message(record).topic, actions)
-        return
-    half = find_half(broker.store, max(0, offset))
-    if half is not None:
-        yield topic_need(place_of(decode_message(half.record).properties)[0], actions)
+        name = decode_message(record).topic
+    else:
+        half = find_half(broker.store, max(0, offset))
+        if half is None:
+            return
+        name, _ = place_of(decode_message(half.record).properties)
+    called = f"the topic of the message with the offset {offset}"
+    yield topic_need(name, actions)._replace(called=called)
 
 
 def _end_transaction(call: Call, broker: Broker) -> Iterator[Need]:

@@ -12,6 +12,7 @@ from msgspec import Meta
 from gateway.access import READ
 from gateway.broker import Broker
 from gateway.pending import PendingMessages, Wanted
+from gateway.permissions import topic_need
 from gateway.rescheduling import Rescheduling
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import (
@@ -180,7 +181,8 @@ class Messages:
         found = self._pending.find_by_offset_id(message_id)
         if found is None:
             raise no_message(message_id)
-        asker.check_topic(READ, decode_message(found.record).topic)
+        need = topic_need(decode_message(found.record).topic, READ)
+        asker.check(need._replace(called=f"the topic of message {message_id}"))
         return found
 
     def _receivers(self, asker: Asker, found: Found, message: Message) -> list[Receiver]:

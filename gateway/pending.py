@@ -6,7 +6,8 @@ request and write an answer. Changes join the store's batch: an answer may leave
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import NamedTuple
 
 from gateway.access import PUB, READ, May
@@ -102,14 +103,19 @@ class PendingMessages:
 
     def look_up(self, wanted: Wanted, may: May, *, limit: int = 100, cursor: str = "") -> HeldPage:
         """Return a page of messages by id, by key, or by time, each with its state. The next due comes first; in a list
-        of fired or aborted messages, the latest.
+        of fired or aborted messages, the latest. Only messages that the caller may read are shown, and the cursor tells
+        nothing about others.
 
         :param limit: most messages of the page, clamped to 1 to `MAX_PAGE`.
         :param cursor: the cursor that the page before returned.
         """
-        page = self.select(wanted, max(1, min(limit, MAX_PAGE)), parse_cursor(cursor))
+        behind = parse_cursor(cursor)
+        if wanted.topic and not may(READ, wanted.topic):
+            return HeldPage([])
+        # There can be thousands of rows, mostly of the same few topics.
+        readable = cache(lambda topic: may(READ, topic.decode()))
+        page = self.select(wanted, max(1, min(limit, MAX_PAGE)), behind, readable)
         messages = [self.describe(one) for one in page.found]
-        messages = [message for message in messages if may(READ, message.topic)]
         topics = {message.topic for message in messages} | {wanted.topic}
         pauses = map(self.pause_of, sorted(topics))
         paused = [one for one in pauses if one is not None and may(READ, one.topic)]
@@ -125,13 +131,20 @@ class PendingMessages:
         pause = self._store.paused.get(topic.encode())
         return _shown(topic, pause) if pause is not None else None
 
-    def select(self, wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
-        """Return a page of the messages that match, in the order of `look_up`, without checking permissions.
+    def select(
+        self,
+        wanted: Wanted,
+        limit: int,
+        behind: bytes | None,
+        readable: Callable[[bytes], bool] | None = None,
+    ) -> FoundPage:
+        """Return a page of the messages that match, in the order of `look_up`.
 
         :param behind: cursor of the page before.
+        :param readable: when given, only messages of topics that it accepts; the caller has checked `wanted.topic`.
         """
         if wanted.id or wanted.key:
-            page = self._page_of(self._named(wanted), wanted, limit, behind)
+            page = self._page_of(self._named(wanted), wanted, limit, behind, readable)
         elif wanted.state == State.PENDING.value:
             page = scan_pending(
                 self._store,
@@ -141,9 +154,10 @@ class PendingMessages:
                 tag_hash=java_hash(wanted.tag) if wanted.tag else None,
                 cursor=behind,
                 limit=limit,
+                readable=readable,
             )
         else:
-            page = self._past(wanted, limit, behind)
+            page = self._past(wanted, limit, behind, readable)
         if not wanted.tag:
             return page
         # The scan compares hashes, and two tags can share one.
@@ -171,7 +185,13 @@ class PendingMessages:
         # `parse_cursor` wants a cursor of at least 9 bytes.
         return FoundPage(found, b"\0" + page.cursor if page.cursor is not None else None)
 
-    def _past(self, wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
+    def _past(
+        self,
+        wanted: Wanted,
+        limit: int,
+        behind: bytes | None,
+        readable: Callable[[bytes], bool] | None,
+    ) -> FoundPage:
         """Return a page of a topic's fired messages by the time of firing, or of aborted messages by the time of
         the abort."""
         begin_ms, end_ms = max(0, wanted.begin_ms), _end_of(wanted)
@@ -184,6 +204,7 @@ class PendingMessages:
                 end_ms=end_ms,
                 cursor=behind,
                 limit=limit,
+                readable=readable,
             )
         if wanted.state != State.FIRED.value or not wanted.topic:
             raise RequestError(
@@ -337,14 +358,21 @@ class PendingMessages:
         return all_with_key(self._store, topics, key.encode(), MAX_WITH_KEY)
 
     def _page_of(
-        self, found: Iterable[Found], wanted: Wanted, limit: int, behind: bytes | None
+        self,
+        found: Iterable[Found],
+        wanted: Wanted,
+        limit: int,
+        behind: bytes | None,
+        readable: Callable[[bytes], bool] | None,
     ) -> FoundPage:
         """Return the messages that match the rest of a look-up, in the order of due times, from a cursor on."""
         # Sort their places, not the messages themselves, whose bodies can be large.
         spots = sorted(
             spot
             for one in found
-            if _is_wanted(wanted, one) and (spot := _spot_of(one)) > (behind or b"")
+            if _is_wanted(wanted, one)
+            and (spot := _spot_of(one)) > (behind or b"")
+            and (readable is None or readable(terms_of(one.record).topic))
         )
         sequences = [int.from_bytes(spot[8:]) for spot in spots[:limit]]
         shown = find_by_sequences(self._store, sequences)

@@ -7,7 +7,7 @@ batch: an answer may leave once the batch is committed. What cannot be done rais
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -256,13 +256,18 @@ class RecurringMessages:
             ) from None
         if not _can_be_a_topic(topic) or len(behind) > MAX_CURSOR:
             return RecurringList([])
+        readable = cache(lambda name: may(READ, name.decode(errors="replace")))
         page = scan_recurring(
-            self._store, topic.encode() or None, behind or None, max(1, min(limit, MAX_PAGE))
+            self._store,
+            topic.encode() or None,
+            behind or None,
+            max(1, min(limit, MAX_PAGE)),
+            readable,
         )
         found = [
             describe(one, definition, full=full)
             for one in page.found
-            if (definition := definition_of(one)) is not None and may(READ, one.topic.decode())
+            if (definition := definition_of(one)) is not None
         ]
         return RecurringList(found, page.cursor.hex() if page.cursor is not None else None)
 

@@ -69,14 +69,20 @@ def scan_aborted(
     end_ms: int,
     cursor: bytes | None,
     limit: int,
+    readable: Callable[[bytes], bool] | None = None,
 ) -> FoundPage:
-    """Return a page of aborted messages, by the times of their aborts. The parameters are those of `scan_fired`."""
+    """Return a page of aborted messages, by the times of their aborts. The parameters are those of `scan_fired`.
+
+    :param readable: when given, only messages of topics that it accepts.
+    """
     txn = store.settled_reader()
     before = cursor if cursor is not None else pack_u64(min(end_ms, _LAST))
     places = _aborts(store, txn, pack_u64(begin_ms), before)
     return _page(
         *(store, txn, places, limit, State.ABORTED),
-        lambda noted: topic in (None, noted.terms.topic),
+        lambda noted: (
+            topic in (None, noted.terms.topic) and (readable is None or readable(noted.terms.topic))
+        ),
     )
 
 

@@ -26,6 +26,7 @@ from storage.keys import (
     split_timer_key,
     term,
     timer_key_of,
+    timer_topic,
 )
 from storage.noted import Noted, newest_first, numbers_with_id, read_noted
 from storage.paused import has_timer, waiting_timers
@@ -236,6 +237,7 @@ def scan_pending(
     tag_hash: int | None,
     cursor: bytes | None,
     limit: int,
+    readable: Callable[[bytes], bool] | None = None,
 ) -> FoundPage:
     """Return a page of the pending messages, in the order of due times. The page ends before `limit` if the messages
     are large (`MAX_FOUND_BYTES`).
@@ -245,24 +247,51 @@ def scan_pending(
     :param end_ms: the due time just after the last one wanted.
     :param tag_hash: only messages whose tag has this hash.
     :param cursor: where the previous page ended. Messages that fire or arrive meanwhile neither shift nor repeat the
-        others.
+        others. One of a page of some topics alone names no other topic, and no message of another.
+    :param readable: when given and `topic` is None, only messages of topics that it accepts.
     """
     txn = store.settled_reader()
     start = max(pack_u64(begin_ms), cursor + b"\0" if cursor is not None else b"")
     chosen: list[_Timer] = []
     behind: bytes | None = None
     seen = total = 0
-    for key, value in pending_timers(store, txn, topic, start, end_ms):
+    first_ms: int | None = None
+    rows = (
+        pending_timers(store, txn, topic, start, end_ms)
+        if topic is not None or readable is None
+        else _readable_timers(store, txn, readable, start, end_ms)
+    )
+    for key, value in rows:
         seen += 1 if value else LEAPS_WEIGH
+        due_ms = int.from_bytes(key[:8])
+        first_ms = due_ms if first_ms is None else first_ms
         if value:
             queue, timer_hash, size = TIMER_VALUE.unpack(value)
             if tag_hash in (None, timer_hash):
                 chosen.append(_Timer(*split_timer_key(key), bool(queue & NEVER_MOVED)))
                 total += size
-        if len(chosen) == limit or total >= MAX_FOUND_BYTES or seen >= MAX_TIMERS_SCANNED:
+        if len(chosen) == limit or total >= MAX_FOUND_BYTES:
             behind = key
             break
+        if seen >= MAX_TIMERS_SCANNED:
+            if value:
+                behind = key
+            elif topic is not None:
+                behind = _own_place(key, topic)
+            elif due_ms > first_ms:
+                # The next page begins with this millisecond, whose other messages may be readable.
+                chosen = [one for one in chosen if one.due_ms < due_ms]
+                behind = pack_u64(due_ms - 1) + b"\xff"
+            if behind is not None:
+                break
     return FoundPage(_pending(store, txn, chosen), behind)
+
+
+def _own_place(key: bytes, topic: bytes) -> bytes:
+    """Return the place in a topic's own timers where another topic's timer stands: before or behind those that are due
+    in the same millisecond."""
+    own = key[:8] + topic
+    return own if key < own else own + b"\xff"
 
 
 class _Timer(NamedTuple):
@@ -374,6 +403,28 @@ def pending_timers(
         ways.append(waiting_timers(txn, store.tables, topic, start, end))
     # Timers that cannot be read are left to a repair.
     return (row for row in merge(*ways) if not row[1] or is_timer(*row))
+
+
+def _readable_timers(
+    store: Store, txn: Reader, readable: Callable[[bytes], bool], start: bytes, end_ms: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """Return what `pending_timers` returns of the topics that are readable.
+
+    After every `LEAPS_WEIGH` timers of other topics comes the key of the last of them with an empty value. The rest of
+    that topic's timers of the same millisecond are leapt over, as very many can be due together.
+    """
+    rows = pending_timers(store, txn, None, start, end_ms)
+    passed = 0
+    while (row := next(rows, None)) is not None:
+        key, _ = row
+        topic = timer_topic(key)
+        if readable(topic):
+            yield row
+            continue
+        passed += 1
+        if passed % LEAPS_WEIGH == 0:
+            yield key, b""
+            rows = pending_timers(store, txn, None, key[:8] + topic + b"\1", end_ms)
 
 
 def _all_timers(

@@ -7,6 +7,7 @@ batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from storage.keys import (
@@ -141,13 +142,18 @@ def next_recurring_due(store: Store, from_ms: int = 0) -> int | None:
 
 
 def scan_recurring(
-    store: Store, topic: bytes | None, cursor: bytes | None, limit: int
+    store: Store,
+    topic: bytes | None,
+    cursor: bytes | None,
+    limit: int,
+    readable: Callable[[bytes], bool] | None = None,
 ) -> RecurringPage:
     """Return a page of recurring messages as of the last commit, by topic and name; fewer than `limit` if they are
     large. Messages with a row that cannot be read are left out, here as in the other reads, for a repair.
 
     :param topic: when given, only messages of this topic.
     :param cursor: from the previous page.
+    :param readable: when given, only messages of topics that it accepts; the page's cursor names no other topic.
     """
     found: list[Recurring] = []
     size = 0
@@ -157,6 +163,10 @@ def scan_recurring(
     # A key followed by a zero byte is the first key behind it.
     alive = rows.set_range(max(prefix, cursor + b"\0" if cursor is not None else b""))
     while alive and rows.key().startswith(prefix):
+        own = rows.key().partition(b"\0")[0]
+        if readable is not None and not readable(own):
+            alive = rows.set_range(own + b"\1")
+            continue
         if len(found) == limit or size > MAX_PAGE_BYTES:
             last = found[-1]
             return RecurringPage(found, recurring_key(last.topic, last.name))

@@ -7,7 +7,7 @@ other, so that a test can read all of them back.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from storage import FoundPage, Store, Terms, find_by_id, fire_due, scan_pending
@@ -120,6 +120,7 @@ def pending_page(
     tag_hash: int | None = None,
     cursor: bytes | None = None,
     limit: int = 1_000_000,
+    readable: Callable[[bytes], bool] | None = None,
 ) -> FoundPage:
     """Return a page of the pending messages; by default, of all of them."""
     return scan_pending(
@@ -130,6 +131,7 @@ def pending_page(
         tag_hash=tag_hash,
         cursor=cursor,
         limit=limit,
+        readable=readable,
     )
 
 

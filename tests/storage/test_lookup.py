@@ -50,6 +50,19 @@ from tests.storage.sample import (
 )
 
 
+def pages_of(store: Store, **asked: Any) -> tuple[list[bytes], list[bytes]]:
+    """Return the ids of the pending messages of all pages, and the cursors of the pages."""
+    found: list[bytes] = []
+    cursors: list[bytes] = []
+    page = pending_page(store, **asked)
+    while True:
+        found += [id_of(one.record) for one in page.found]
+        if page.cursor is None:
+            return found, cursors
+        cursors.append(page.cursor)
+        page = pending_page(store, cursor=page.cursor, **asked)
+
+
 class TestById:
     def test_each_state_with_its_times_and_place(self, store: Store) -> None:
         message = Sample(b"a", queue=3)
@@ -372,6 +385,68 @@ class TestScan:
             pages, cursor = pages + 1, page.cursor
         assert found == [b"1000", b"1044", b"1044", b"in memory", b"1099", b"1200"]
         assert pages > 5
+
+    def test_a_cursor_among_other_topics_names_none_of_them(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lookup, "LEAPS", 3)
+        monkeypatch.setattr(lookup, "MAX_TIMERS_SCANNED", 1)
+        store = folder.open(inbox_size=0)
+        for due_ms in range(1_000, 1_030):
+            for other in (b"bills", b"orders-2", b"wares"):
+                hold(store, Sample(b"secret", other), due_ms)
+        for due_ms in (1_000, 1_014, 1_029):
+            hold(store, Sample(b"%d" % due_ms), due_ms)
+        store.commit()
+        store = folder.open()
+        found, cursors = pages_of(store, topic=TOPIC)
+        assert found == [b"1000", b"1014", b"1029"]
+        assert len(cursors) > 5
+        for cursor in cursors:
+            assert cursor[8:].partition(b"\0")[0].rstrip(b"\xff") == TOPIC
+            assert b"secret" not in cursor
+
+    @pytest.mark.parametrize("weigh", [1, 3, 7])
+    def test_only_readable_topics(
+        self, store: Store, weigh: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lookup, "LEAPS_WEIGH", weigh)
+        monkeypatch.setattr(lookup, "MAX_TIMERS_SCANNED", 10)
+        for due_ms in (1_000, 1_001, 1_002, 1_030, 1_031):
+            for other in (b"a", b"p", b"z"):
+                hold_all(store, [b"secret"] * 9, due_ms, other)
+            for own in (b"o1", b"o2"):
+                hold(store, Sample(b"%s-%d" % (own, due_ms), own), due_ms)
+        store.commit()
+        found, cursors = pages_of(store, readable=lambda topic: topic.startswith(b"o"))
+        assert found == [
+            b"%s-%d" % (own, due_ms)
+            for due_ms in (1_000, 1_001, 1_002, 1_030, 1_031)
+            for own in (b"o1", b"o2")
+        ]
+        for cursor in cursors:
+            assert cursor[8:9] in (b"o", b"\xff")
+        found, cursors = pages_of(store, readable=lambda topic: False)
+        assert found == []
+        assert {cursor[8:] for cursor in cursors} <= {b"\xff"}
+
+    def test_very_many_of_another_topic_at_one_time_are_leapt_over(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lookup, "LEAPS_WEIGH", 5)
+        monkeypatch.setattr(lookup, "MAX_TIMERS_SCANNED", 10)
+        hold_all(store, numbered(200), 1_000, b"secrets")
+        hold(store, Sample(b"wanted", b"wares"), 1_000)
+        store.commit()
+        examined: list[bytes] = []
+
+        def readable(topic: bytes) -> bool:
+            examined.append(topic)
+            return topic == b"wares"
+
+        found, cursors = pages_of(store, readable=readable)
+        assert (found, cursors) == ([b"wanted"], [])
+        assert len(examined) == 6
 
     def test_a_topic_is_found_among_many_others(self, store: Store) -> None:
         # Others are due in the seconds before, between and after the topic's, and in its own seconds before and after.

@@ -186,6 +186,20 @@ def test_pages_are_the_whole_list(
         folder.check()
 
 
+def test_pages_of_readable_topics_name_no_other(store: Store) -> None:
+    topics = (b"a", b"m", b"n", b"z")
+    put(store, *(recurring(name, topic=of) for of in topics for name in (b"1", b"2", b"3")))
+    listed, cursor = [], None
+    while True:
+        page = scan_recurring(store, None, cursor, 2, lambda topic: topic in (b"m", b"n"))
+        listed += [(one.topic, one.name) for one in page.found]
+        cursor = page.cursor
+        if cursor is None:
+            break
+        assert split_recurring_key(cursor)[0] in (b"m", b"n")
+    assert listed == [(of, name) for of in (b"m", b"n") for name in (b"1", b"2", b"3")]
+
+
 Plant = Callable[[LoggedTransaction, Tables], object]
 
 FAULTS: dict[str, tuple[Plant, str]] = {

@@ -322,6 +322,30 @@ def test_who_may_not_read_a_topic_is_not_told_when_its_messages_are_due(
     assert (seen["total"], seen["firstDueMs"], seen["lastDueMs"]) == (0, None, None)
 
 
+def test_who_may_not_read_a_topic_gets_no_cursor_into_it(guarded: MemoryGateway) -> None:
+    root = SignedClient(guarded, ROOT, ROOT_KEY)
+    everything = HttpClient(guarded, Authorization=basic(ROOT, ROOT_KEY))
+    for _ in range(3):
+        everything.post("/messages", {"topic": "secrets", "body": "x", "at": "+1h"})
+    assert everything.get("/messages", limit=1)["cursor"] is not None
+    assert create_user(root, "alice").code == 0
+    alice = HttpClient(guarded, Authorization=basic("alice", "secret"))
+    for query in ({}, {"topic": "secrets"}, {"topic": "secrets", "state": "aborted"}):
+        page = alice.get("/messages", limit=1, **query)
+        assert (page["messages"], page["cursor"], page["paused"]) == ([], None, [])
+
+
+def test_an_offset_id_tells_no_topic(guarded: MemoryGateway) -> None:
+    root = SignedClient(guarded, ROOT, ROOT_KEY)
+    everything = HttpClient(guarded, Authorization=basic(ROOT, ROOT_KEY))
+    sent = everything.post("/messages", {"topic": "secrets", "body": "x", "at": "+1h"})
+    assert create_user(root, "alice").code == 0
+    alice = HttpClient(guarded, Authorization=basic("alice", "secret"))
+    problem = alice.refusal("GET", f"/messages/{sent['offsetMsgId']}")
+    assert problem["status"] == 403
+    assert "secrets" not in problem["detail"]
+
+
 def test_jobs_are_private(guarded: MemoryGateway) -> None:
     root = SignedClient(guarded, ROOT, ROOT_KEY)
     everything = HttpClient(guarded, Authorization=basic(ROOT, ROOT_KEY))

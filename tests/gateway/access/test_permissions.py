@@ -397,6 +397,50 @@ def test_look_ups_show_what_the_user_may_read(login: Login, root: SignedClient) 
     assert client.ask(12, by_id).code == ResponseCode.QUERY_NOT_FOUND
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"key": "k"}, {"state": "aborted"}, {"state": "any", "key": "k"}],
+)
+def test_the_cursor_of_a_look_up_tells_nothing_about_other_topics(
+    login: Login, root: SignedClient, fields: dict[str, str]
+) -> None:
+    for number in range(6):
+        for topic in ("T", "secret"):
+            named = {"KEYS": "k", "UNIQ_KEY": f"id-{topic}-{number}"}
+            ok(root.send_message(topic, TIMER_DELAY_SEC=str(60 + number), properties=named))
+    for name in ("id-secret-0", "id-T-1", "id-secret-2", "id-T-3"):
+        root.abort(id=name)
+    client = login(("Topic:T", "Sub"))
+    whole, cursor = client.look_up_page(**fields)
+    assert cursor is None
+    assert {one["topic"] for one in whole} <= {"T"}
+    paged, cursor = client.look_up_page(limit=1, **fields)
+    while cursor is not None:
+        assert b"secret" not in bytes.fromhex(cursor)
+        page, cursor = client.look_up_page(limit=1, cursor=cursor, **fields)
+        paged += page
+    assert paged == whole
+
+
+def test_the_cursor_of_recurring_messages_tells_nothing_about_other_topics(
+    login: Login, root: SignedClient
+) -> None:
+    for topic in ("A", "T", "secret"):
+        for name in ("n1", "n2"):
+            properties = {"TIDEGATE_NAME": name, "TIDEGATE_EVERY": "1h"}
+            ok(root.send_message(topic, properties=properties))
+    client = login(("Topic:T", "Sub"))
+    listed: list[tuple[str, str]] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        answer = ok(client.ask(RequestCode.LIST_RECURRING, {"limit": "1", "cursor": cursor}))
+        page = json.loads(answer.body)
+        listed += [(one["topic"], one["name"]) for one in page["recurring"]]
+        cursor = page["cursor"]
+        assert cursor is None or bytes.fromhex(cursor).startswith(b"T\0")
+    assert listed == [("T", "n1"), ("T", "n2")]
+
+
 def test_of_the_paused_topics_a_user_sees_those_that_may_be_read(
     login: Login, root: SignedClient
 ) -> None:

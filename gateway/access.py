@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum, unique
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gateway.wire.access_bodies import AclEntry, AclInfo
 
@@ -83,31 +83,37 @@ class Pattern(NamedTuple):
         :raises PolicyError: when it is none of these.
         """
         if text == ANY:
-            return cls(ANY, "", (3, 0))
+            return ANYTHING
         kind, colon, name = text.partition(":")
         kind = kind.capitalize()
         if kind not in KINDS or not colon or not name:
             raise PolicyError("The resource is null.")
         if name == ANY:
-            return cls(kind, "", (2, 0))
-        if name.endswith(ANY):
-            return cls(kind, name[:-1], (1, 1 - len(name)))
+            return cls.any_of(kind)
+        return cls.begins(kind, name[:-1]) if name.endswith(ANY) else cls.exact(kind, name)
+
+    @classmethod
+    def exact(cls, kind: str, name: str) -> Pattern:
+        """Return the pattern of one resource."""
         return cls(kind, name, (0, 0))
+
+    @classmethod
+    def begins(cls, kind: str, prefix: str) -> Pattern:
+        """Return the pattern of all resources of a kind whose names begin with a prefix."""
+        return cls(kind, prefix, (1, -len(prefix)))
+
+    @classmethod
+    def any_of(cls, kind: str) -> Pattern:
+        """Return the pattern of all resources of a kind."""
+        return cls(kind, "", (2, 0))
 
     def __str__(self) -> str:
         if self.kind == ANY:
             return ANY
         return f"{self.kind}:{self.prefix}" + (ANY if self.rank[0] else "")
 
-    def covers(self, resource: Resource) -> bool:
-        """Return whether a resource matches the pattern."""
-        if self.kind == ANY:
-            return True
-        if self.kind != resource.kind:
-            return False
-        if self.rank[0]:
-            return resource.name.startswith(self.prefix)
-        return resource.name == self.prefix
+
+ANYTHING: Final = Pattern(ANY, "", (3, 0))
 
 
 class Entry(NamedTuple):
@@ -119,6 +125,49 @@ class Entry(NamedTuple):
     """Networks that requests must come from; without any, they may come from anywhere."""
     allows: bool
 
+    def is_about(self, actions: frozenset[Action], source: str) -> bool:
+        """Return whether the entry is about one of these actions, when it is asked for from an IP address."""
+        if Action.ALL not in self.actions and self.actions.isdisjoint(actions):
+            return False
+        if not self.networks:
+            return True
+        address = ipaddress.ip_address(source)
+        return any(address in network for network in self.networks)
+
+
+class _Policy:
+    """Entries of one policy type, by what they are about: a user may have thousands, and a request may name thousands
+    of topics."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._entries: dict[Pattern, list[Entry]] = {}
+        for entry in entries:
+            self._entries.setdefault(entry.pattern, []).append(entry)
+        prefixes = {len(pattern.prefix) for pattern in self._entries if pattern.rank[0] == 1}
+        self._lengths = sorted(prefixes, reverse=True)
+
+    def allows(self, need: Need, source: str) -> bool | None:
+        """Return what the most specific of the entries that match says; None where none matches."""
+        for pattern in self._patterns(*need.resource):
+            found = [
+                entry.allows
+                for entry in self._entries.get(pattern, ())
+                if entry.is_about(need.actions, source)
+            ]
+            if found:
+                # Of equally specific entries, those that deny come first.
+                return all(found)
+        return None
+
+    def _patterns(self, kind: str, name: str) -> Iterator[Pattern]:
+        """Yield the patterns that match a resource, the most specific first."""
+        yield Pattern.exact(kind, name)
+        for length in self._lengths:
+            if length <= len(name):
+                yield Pattern.begins(kind, name[:length])
+        yield Pattern.any_of(kind)
+        yield ANYTHING
+
 
 class Rules:
     """The policies of one user, parsed."""
@@ -126,12 +175,12 @@ class Rules:
     def __init__(self, acl: AclInfo) -> None:
         """:raises PolicyError: when a policy is not valid."""
         self._policies = [
-            [
+            _Policy(
                 entry
                 for policy in acl.policies
                 if (policy.policy_type or POLICY_TYPES[0]) == policy_type
                 for entry in _entries(policy.entries)
-            ]
+            )
             for policy_type in POLICY_TYPES
         ]
 
@@ -140,12 +189,10 @@ class Rules:
 
         :param source: IP address that the request comes from.
         """
-        for entries in self._policies:
-            matching = [entry for entry in entries if _matches(entry, need, source)]
-            if matching:
-                # Of equally specific entries, those that deny come first.
-                best = min(matching, key=lambda entry: (entry.pattern.rank, entry.allows))
-                return None if best.allows else "the decision is deny."
+        for policy in self._policies:
+            allowed = policy.allows(need, source)
+            if allowed is not None:
+                return None if allowed else "the decision is deny."
         return "no matched policies."
 
 
@@ -186,14 +233,3 @@ def _entries(infos: Sequence[AclEntry]) -> Iterator[Entry]:
         if decision not in ("allow", "deny"):
             raise PolicyError("The decision is null or illegal.")
         yield Entry(pattern, actions, networks, decision == "allow")
-
-
-def _matches(entry: Entry, need: Need, source: str) -> bool:
-    if not entry.pattern.covers(need.resource):
-        return False
-    if Action.ALL not in entry.actions and entry.actions.isdisjoint(need.actions):
-        return False
-    if not entry.networks:
-        return True
-    address = ipaddress.ip_address(source)
-    return any(address in network for network in entry.networks)

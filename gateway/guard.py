@@ -5,11 +5,14 @@ from __future__ import annotations
 from gateway.access import Action, Need
 from gateway.broker import Broker
 from gateway.permissions import PERMISSIONS, topic_need
-from gateway.router import Call
+from gateway.router import Call, check_number
 from gateway.siblings import WORKERS, SharedAddress
 from gateway.users import SUBJECT, SUPER, User, Users, refused
 from gateway.wire.access_bodies import UserInfo
 from gateway.wire.signatures import ACCESS_KEY, is_signed
+
+MAX_NEEDS = 20_000
+"""Most permissions that one request may need, 3 us each: one for each topic and each group that it names."""
 
 
 class Caller:
@@ -103,7 +106,8 @@ class Guard:
         requirement = PERMISSIONS.get(call.command.code)
         if requirement is None:
             raise refused(f"request {call.command.code} is for super users only")
-        for need in requirement(call, self._broker):
+        for number, need in enumerate(requirement(call, self._broker), 1):
+            check_number("permissions for one request", number, MAX_NEEDS)
             objection = caller.objection(need)
             if objection is not None:
                 raise refused(objection)

@@ -266,6 +266,19 @@ def test_needs_of_the_cluster(login: Login, root: SignedClient, code: int, actio
     assert not is_refused(client.ask(code, CLUSTER_FIELDS))
 
 
+def test_a_request_needs_no_more_permissions_than_can_be_checked_at_once(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.guard.MAX_NEEDS", 3)
+    client = login(("Topic:*", "Sub"), ("Group:*", "Sub"))
+    assert client.heartbeat("c", "G", {"T": "*", "U": "*"}).code == 0
+    refused = client.heartbeat("c", "G", {"T": "*", "U": "*", "V": "*"})
+    assert (refused.code, refused.remark) == (
+        ResponseCode.INVALID_PARAMETER,
+        "4 permissions for one request; 3 are possible",
+    )
+
+
 def test_how_far_a_group_is_in_a_topic_needs_that_topic(login: Login, root: SignedClient) -> None:
     client = login(("Group:G", "Get"))
     assert is_refused(client.ask(208, {"consumerGroup": "G", "topic": "T"}))

@@ -9,8 +9,8 @@ import msgspec
 
 from gateway import attributes
 from gateway.broker import Broker
-from gateway.router import Call, RequestError
-from gateway.topics import MAX_GROUP_NAME, check_queues, is_group_name
+from gateway.router import Call, RequestError, check_number
+from gateway.topics import MAX_GROUP_NAME, MAX_PUT, check_queues, is_group_name
 from gateway.versions import TableVersion
 from gateway.wire.admin_bodies import (
     encode_groups,
@@ -48,6 +48,7 @@ class GroupAdmin:
     def put_groups(self, call: Call) -> None:
         """Create consumer groups or change their settings (225): all of them, or none."""
         groups = parse_group_settings_list(call.command.body)
+        check_number("groups in one request", len(groups), MAX_PUT)
         for settings in groups:
             self._settle(settings)
         for settings in groups:

@@ -6,8 +6,8 @@ from functools import partial
 
 from gateway import attributes
 from gateway.broker import Broker
-from gateway.router import Call, RequestError
-from gateway.topics import RETRY_PREFIX, Topic, check_queues, check_topic_name
+from gateway.router import Call, RequestError, check_number
+from gateway.topics import MAX_PUT, RETRY_PREFIX, Topic, check_queues, check_topic_name
 from gateway.versions import TableVersion
 from gateway.wire.admin_bodies import (
     encode_topics,
@@ -71,6 +71,7 @@ class TopicAdmin:
     def create_topics(self, call: Call) -> None:
         """Create topics or change their settings (18): all of them, or none."""
         topics = parse_topic_settings_list(call.command.body)
+        check_number("topics in one request", len(topics), MAX_PUT)
         for settings in topics:
             self._settle(settings)
         for settings in topics:

@@ -155,6 +155,15 @@ def test_many_are_all_or_none(client: MemoryClient) -> None:
     assert {"A", "B"} <= set(groups_of(client))
 
 
+def test_too_many(client: MemoryClient) -> None:
+    groups = [{"groupName": f"g{number}"} for number in range(10_001)]
+    answer = client.ask(225, None, json.dumps({"groupConfigList": groups}).encode())
+    assert (answer.code, answer.remark) == (
+        ResponseCode.INVALID_PARAMETER,
+        "10001 groups in one request; 10000 are possible",
+    )
+
+
 def test_pages_and_version(gateway: MemoryGateway, client: MemoryClient) -> None:
     gateway.advance(30)
     for name in ("A", "B", "C"):

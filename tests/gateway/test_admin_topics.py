@@ -162,6 +162,17 @@ class TestCreate:
         ok(client.ask(18, None, json.dumps({"topicConfigList": topics}).encode()))
         assert config_of(client, "A")["perm"] == config_of(client, "B")["perm"] == 6
 
+    def test_too_many(self, client: MemoryClient) -> None:
+        topics = [
+            {"topicName": f"T{number}", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+            for number in range(10_001)
+        ]
+        answer = client.ask(18, None, json.dumps({"topicConfigList": topics}).encode())
+        assert (answer.code, answer.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            "10001 topics in one request; 10000 are possible",
+        )
+
     def test_many_are_all_or_none(self, client: MemoryClient) -> None:
         topics = [
             {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}

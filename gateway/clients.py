@@ -140,6 +140,26 @@ class Clients:
             if (group.subscribe(data) or changed) and group.name not in quiet:
                 self._notify(group)
 
+    def groups_with(self, heartbeat: Heartbeat, peer: Peer) -> tuple[int, int]:
+        """Return in how many groups the clients of a connection are once this heartbeat is recorded, and how many
+        subscriptions these groups have: a connection may bring heartbeats of ever new clients and groups."""
+        places = self._places.get(peer, {})
+        groups = len(places) + sum(
+            _Place(of_producers, name, heartbeat.client_id) not in places
+            for of_producers, name in (
+                *((True, one.group_name) for one in heartbeat.producer_data_set),
+                *((False, one.group_name) for one in heartbeat.consumer_data_set),
+            )
+        )
+        subscriptions = {
+            place.group: len(self._consumers[place.group].subscriptions)
+            for place in places
+            if not place.of_producers
+        }
+        for data in heartbeat.consumer_data_set:
+            subscriptions[data.group_name] = len(data.subscription_data_set)
+        return groups, sum(subscriptions.values())
+
     def unregister(
         self,
         peer: Peer,

@@ -69,6 +69,29 @@ class TestHeartbeat:
             "3 subscriptions in one heartbeat; 2 are possible",
         )
 
+    def test_of_ever_new_clients_on_one_connection(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(clients, "MAX_GROUPS", 4)
+        monkeypatch.setattr(clients, "MAX_SUBSCRIPTIONS", 3)
+        for _ in range(2):  # a client's next heartbeats add nothing
+            assert client.heartbeat("c1", "g1", {"a": "*"}, producers=["p"]).code == 0
+            assert client.heartbeat("c2", "g2", {"a": "*", "b": "*"}, producers=["p"]).code == 0
+        refused = client.heartbeat("c3", "g1", {"a": "*"})
+        assert (refused.code, refused.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            "5 groups of one connection; 4 are possible",
+        )
+        refused = client.heartbeat("c1", "g1", {"a": "*", "b": "*"}, producers=["p"])
+        assert (refused.code, refused.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            "4 subscriptions of one connection; 3 are possible",
+        )
+        assert gateway.connect().heartbeat("c3", "g3", {"a": "*", "b": "*"}).code == 0
+        gateway.advance(130_000)
+        client.disconnect()
+        assert gateway.connect().heartbeat("c1", "g1", {"a": "*", "b": "*"}).code == 0
+
     def test_of_a_client_with_a_long_name_in_very_many_groups(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

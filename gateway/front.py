@@ -19,7 +19,7 @@ from gateway.link import Link
 from gateway.merging import MERGES, ONE_WORKER, WHERE_IT_RECURS, Merge, Whole, unserved
 from gateway.outgoing import Outgoing
 from gateway.recurring_orders import asks_to_recur
-from gateway.router import Peer, RequestError
+from gateway.router import Peer, RequestError, overloaded
 from gateway.setting_values import HostPort
 from gateway.siblings import signed
 from gateway.wire import properties as names
@@ -38,6 +38,13 @@ does not answer."""
 ROUTE_PATIENCE: Final = 2.0
 """Likewise for requests that the other workers can answer without it: clients wait three
 (ClientConfig.mqClientApiTimeout)."""
+
+SMALL: Final = 4 << 10
+"""Bytes of the fields and the body of a small request, such as one for a route."""
+
+MAX_BYTES: Final = 32 << 20
+"""Most bytes of larger requests that wait for workers. Each is kept until all workers have answered, and there may be
+`max_asked_clients` of them."""
 
 _LET_IN: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 """The codes with which a worker answers a request for a route if the sender may see it."""
@@ -110,6 +117,7 @@ class Front:
         )
         # None until the worker's address is known.
         self._links: dict[str, WorkerLink | None] = dict.fromkeys(brokers)
+        self._held = 0
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -184,7 +192,14 @@ class Front:
     def _asked(self, command: Command, client: Peer) -> None:
         if command.is_response or command.is_oneway:
             return
-        answer = partial(self._answer, command, client)
+        held = _held_by(command)
+        try:
+            self._check_bytes(held)
+        except RequestError as error:
+            client.send(encode_response(command.opaque, error.code, remark=error.remark))
+            return
+        self._held += held
+        answer = partial(self._answer, command, client, held)
         merge = MERGES.get(command.code)
         if merge is not None:
             self._pass_on(command, merge, self._links, answer)
@@ -236,7 +251,21 @@ class Front:
             return
         Question(self._outgoing, command, merge, links, self._is_open, answer).put()
 
-    def _answer(self, command: Command, client: Peer, whole: Whole) -> None:
+    def _check_bytes(self, held: int) -> None:
+        """Refuse a large request while others wait that are too large together, or while a worker has not read the last
+        one.
+
+        :raises RequestError: in these cases.
+        """
+        if not held:
+            return
+        links = self._links.values()
+        is_congested = any(link is not None and link.is_congested for link in links)
+        if is_congested or (self._held and self._held + held > MAX_BYTES):
+            raise overloaded("bytes of requests that wait for workers", MAX_BYTES)
+
+    def _answer(self, command: Command, client: Peer, held: int, whole: Whole) -> None:
+        self._held -= held
         client.send(
             encode_response(
                 command.opaque,
@@ -248,6 +277,12 @@ class Front:
         )
         if command.code == Code.UPDATE_BROKER_CONFIG and whole.code == ResponseCode.SUCCESS:
             self._changed(command)
+
+
+def _held_by(command: Command) -> int:
+    """Return the bytes that a request takes while it waits; 0 if it is small."""
+    size = len(command.body) + sum(map(len, command.ext().values()))
+    return size if size > SMALL else 0
 
 
 def _recurring_message_of(command: Command) -> dict[str, str] | None:

@@ -28,6 +28,12 @@ class Link:
         self._connection: RemotingConnection | None = None
         self._waiting: list[Deferred[RemotingConnection | None]] = []
 
+    @property
+    def is_congested(self) -> bool:
+        """Whether the other process has not read yet what was sent to it."""
+        connection = self._connection
+        return connection is not None and connection.open and connection.congested
+
     def use(self, ready: Callable[[RemotingConnection | None], None]) -> None:
         """Call `ready` with an open connection, or with None if none can be opened."""
         if self._connection is not None and self._connection.open:

@@ -71,10 +71,16 @@ class Shared:
         return client.answers
 
     def ask_for(
-        self, client: Client, code: int, ext: dict[str, str] | None, *, flag: int = 0
+        self,
+        client: Client,
+        code: int,
+        ext: dict[str, str] | None,
+        *,
+        flag: int = 0,
+        body: bytes = b"",
     ) -> None:
         """Send one request, whose response the client gets."""
-        self._asked(command(encode_command(code, 7, flag=flag, ext=ext)), client)
+        self._asked(command(encode_command(code, 7, flag=flag, ext=ext, body=body)), client)
 
     def connected(self, number: int = 0) -> RemotingConnection:
         """Accept a connection to a worker, as the worker would, and return it; by default the first connection."""
@@ -408,3 +414,28 @@ def test_a_worker_that_hangs_is_not_asked_until_it_goes_on() -> None:
 @pytest.mark.parametrize("flag", [1, 2])
 def test_nothing_is_said_to_answers_and_oneway_requests(flag: int) -> None:
     assert Shared().ask(RequestCode.LOOK_UP_TIMERS, flag=flag) == []
+
+
+def test_more_bytes_than_may_wait_for_workers_are_refused() -> None:
+    shared, client = Shared(), Client()
+    for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
+        shared.joined(broker, port)
+
+    def ask(size: int) -> None:
+        ext = {"topic": "orders"}
+        shared.ask_for(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, body=b"x" * size)
+
+    ask(15 << 20)
+    workers = [shared.connected(number) for number in (0, 1)]
+    ask(15 << 20)
+    assert client.answers == []
+    ask(3 << 20)
+    (refused,) = client.answers
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert (refused.remark or "").endswith("requests that wait for workers = 33554432 is reached")
+    ask(0)  # what clients need is asked for all the same
+    assert len(client.answers) == 1
+    for opaque, worker in enumerate(workers, 1):
+        worker.dataReceived(encode_response(opaque, ResponseCode.TOPIC_NOT_EXIST))
+    ask(1 << 20)
+    assert [answer.code for answer in client.answers[1:]] == [ResponseCode.TOPIC_NOT_EXIST]

@@ -7,6 +7,7 @@ and then talk to the workers directly. Requests of tools are passed to every wor
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -109,7 +110,8 @@ class Front:
         self._reactor = reactor
         self._changed = changed
         self._key = key.encode()
-        self._outgoing = Outgoing(reactor)
+        # What waits for workers is counted here, and not once for each worker.
+        self._outgoing = Outgoing(reactor, sys.maxsize)
         self.clients = RemotingFactory(reactor, self._asked, lambda _: None, config)
         self._to_workers = RemotingFactory(
             *(reactor, self._outgoing.answered, self._outgoing.disconnected, config),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twisted.logger import Logger
 
@@ -16,6 +16,9 @@ from gateway.wire.commands import Command, encode_command
 MAX_OPAQUE = (1 << 31) - 1
 """Request numbers are 32-bit and signed."""
 
+MAX_BYTES: Final = 256 << 20
+"""Most bytes of requests without an answer, in fields and bodies: those that asked for them keep them until then."""
+
 OnAnswer = Callable[[Command | None], None]
 """Called with a client's answer, or with None: it did not come in time, or the connection is gone."""
 
@@ -25,6 +28,7 @@ class _Waiting(NamedTuple):
 
     on_answer: OnAnswer
     deadline: DelayedCall
+    size: int
 
 
 class Outgoing:
@@ -32,15 +36,19 @@ class Outgoing:
 
     The request numbers are the gateway's own, whatever numbers clients give to their requests. At most
     `max_asked_clients` requests wait for their answers.
+
+    :param most_bytes: most bytes of these requests together; a single one may have more.
     """
 
     log = Logger()
 
-    def __init__(self, reactor: Reactor) -> None:
+    def __init__(self, reactor: Reactor, most_bytes: int = MAX_BYTES) -> None:
         self._reactor = reactor
         self._opaque = 0
         self._waiting: dict[Peer, dict[int, _Waiting]] = {}
         self._count = 0
+        self._bytes = 0
+        self._most_bytes = most_bytes
         self._limit = MAX_OPAQUE
 
     def configure(self, config: Config) -> None:
@@ -78,14 +86,18 @@ class Outgoing:
         :raises RequestError: when too many requests wait already; then nothing is sent.
         """
         self.check_room()
+        size = len(body) + sum(map(len, (ext or {}).values()))
+        if self._bytes and self._bytes + size > self._most_bytes:
+            raise overloaded("bytes of requests to clients", self._most_bytes)
         opaque = self._number()
         seconds = timeout if peer.open else 0.0
         waiting = self._waiting.setdefault(peer, {})
         while opaque in waiting:
             opaque = self._number()
         deadline = self._reactor.callLater(seconds, lambda: self._finish(peer, opaque, None))
-        waiting[opaque] = _Waiting(on_answer, deadline)
+        waiting[opaque] = _Waiting(on_answer, deadline, size)
         self._count += 1
+        self._bytes += size
         peer.send(encode_command(code, opaque, ext=ext, body=body))
 
     def answered(self, command: Command, peer: Peer) -> None:
@@ -108,8 +120,9 @@ class Outgoing:
 
     def _finish(self, peer: Peer, opaque: int, answer: Command | None) -> None:
         waiting = self._waiting[peer]
-        on_answer, _ = waiting.pop(opaque)
+        on_answer, _, size = waiting.pop(opaque)
         self._count -= 1
+        self._bytes -= size
         if not waiting:
             del self._waiting[peer]
         try:

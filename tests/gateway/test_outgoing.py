@@ -8,6 +8,7 @@ import pytest
 
 from gateway import outgoing as module
 from gateway.outgoing import Outgoing
+from gateway.router import RequestError
 from gateway.wire.commands import Command, decode_command, encode_response
 from gateway.wire.frames import FrameBuffer
 from tests.gateway.memory import MemoryClient, MemoryGateway, TurnReactor
@@ -178,3 +179,17 @@ def test_an_error_in_handling_an_answer_harms_nobody_else(
     assert "RuntimeError: boom" in logged
     failures.clear()
     assert not client.closed
+
+
+def test_more_bytes_than_may_wait_for_answers_are_refused(reactor: Any) -> None:
+    out, peer = Outgoing(reactor, most_bytes=13), FakePeer()
+    first, second = Asked(out, peer), Asked(out, peer)  # five bytes each
+    with pytest.raises(RequestError, match="bytes of requests to clients = 13 is reached"):
+        Asked(out, peer)
+    out.answered(answer_to(first.command), peer)
+    Asked(out, peer)
+    reactor.advance(10)
+    assert second.answers == [None]
+    # One that is alone may have more, and so may what no answer is waited for.
+    out.request(peer, CODE, None, b"x" * 14, 10, lambda _: None)
+    out.oneway(peer, CODE, None, b"x" * 14)

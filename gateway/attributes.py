@@ -1,6 +1,7 @@
 """Attributes of topics and of consumer groups, and how tools change them (AttributeUtil).
 
-They are stored for the tools and clients that set and read them. The gateway itself uses only those of `limits`.
+They are stored for the tools and clients that set and read them. The gateway itself uses only those of `limits` and,
+for pops, `message.type` and `priority.factor`.
 """
 
 from __future__ import annotations

@@ -6,10 +6,12 @@ import base64
 import json
 import time
 
+from compat.clients.driver import until
 from compat.scenarios.raw import RawClient
 from compat.scenarios.stage import RAW, Stage, scenario
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
+from gateway.wire.messages import decode_messages
 
 _SOON_MS = "60000"
 
@@ -123,6 +125,33 @@ def in_order(stage: Stage) -> None:
     body = json.dumps({"brokerName": "broker-a", "acks": [both]}).encode()
     stage.ask("batch", raw, RequestCode.BATCH_ACK_MESSAGE, body=body)
     pop("last", maxMsgNums="32")
+
+
+@scenario(*RAW)
+def by_priority(stage: Stage) -> None:
+    """Of a topic with priorities, the messages with the highest one are popped first."""
+    raw = stage.raw()
+    topic = {
+        "topic": stage.topic(),
+        "defaultTopic": "TBW102",
+        "readQueueNums": "4",
+        "writeQueueNums": "4",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "order": "false",
+        "attributes": "+message.type=PRIORITY",
+    }
+    stage.ask("topic", raw, RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+    for priority in (1, 3, 0, 2):
+        properties = f"_SYS_MSG_PRIORITY_\x01{priority}\x02"
+        raw.send(stage.topic(), b"%d" % priority, properties=properties)
+    until(
+        lambda: all(raw.max_offset(stage.topic(), queue) == 1 for queue in range(4)),
+        "a message in each queue",
+    )
+    for number in range(4):
+        answer = raw.ask(RequestCode.POP_MESSAGE, pop_fields(stage, queueId="-1"))
+        stage.see(f"pop {number}", [message.body for message in decode_messages(answer.body)])
 
 
 @scenario(*RAW)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compat.clients.driver import Outgoing
+from compat.clients.driver import Outgoing, until
 from compat.clients.java import COMPRESSIONS
 from compat.scenarios.stage import (
     ABLE,
@@ -228,6 +228,31 @@ def missing_and_wrong_fields(stage: Stage) -> None:
     stage.send("queueId no number", raw, topic, queueId="x")
     stage.send("sysFlag empty", raw, topic, sysFlag="")
     stage.send("bornTimestamp a fraction", raw, topic, bornTimestamp="1.5")
+
+
+@scenario(*RAW)
+def by_priority(stage: Stage) -> None:
+    """A message with a priority goes to the queue of that number, unless it is delayed or in order."""
+    topic = stage.topic()
+    raw = stage.raw()
+    raw.send(topic, defaultTopicQueueNums="4")
+
+    def send(step: str, priority: str, properties: str = "") -> None:
+        text = f"_SYS_MSG_PRIORITY_\x01{priority}\x02{properties}"
+        stage.send(step, raw, topic, step.encode(), properties=text, queueId="1")
+
+    for priority in ("0", "2", "7", "-1", "high"):
+        send(priority, priority)
+    send("level", "2", "DELAY\x010\x02")
+    send("past time", "2", "TIMER_DELIVER_MS\x011\x02")
+    send("sharding key", "2", "__SHARDINGKEY\x01k\x02")
+    item = BatchItem(0, b"in a batch", "_SYS_MSG_PRIORITY_\x012\x02UNIQ_KEY\x01me\x02")
+    stage.send("batch", raw, topic, encode_batch([item]), queueId="1", batch="true")
+    counts = [2, 6, 1, 1]
+    until(lambda: [raw.max_offset(topic, queue) for queue in range(4)] == counts, "all messages")
+    for queue in range(4):
+        fields = raw.pull_fields(topic, queueId=str(queue))
+        stage.ask(f"queue {queue}", raw, RequestCode.PULL_MESSAGE, fields)
 
 
 @scenario(*RAW)

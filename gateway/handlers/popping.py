@@ -37,6 +37,9 @@ RETRIES_FIRST: Final = 5
 """One in this many pops looks for messages that came back before it looks for new ones. The other pops look for them
 afterwards (popFromRetryProbability)."""
 
+ALL_POPS: Final = 100
+"""The percentage of pops that go by priority, unless the group has another (SubscriptionGroupAttributes)."""
+
 REVIVE_QUEUE: Final = 0
 """Upstream spreads its records of pops over several revive queues, and clients send the number back. Here the number
 has no meaning."""
@@ -76,7 +79,7 @@ class Popping:
         except RequestError as error:
             error.ext = REFUSED
             raise
-        queues = _in_turn(queues, in_order=fields.order)
+        queues = self._in_turn(fields, queues)
         if self._deliver(call, queues, wanted):
             return
         left_ms = min(left_ms, fields.poll_time)
@@ -108,6 +111,27 @@ class Popping:
                 ResponseCode.INVALID_PARAMETER,
                 f"a message cannot be invisible for {fields.invisible_time} ms",
             )
+
+    def _in_turn(self, fields: PopMessage, queues: list[PopQueue]) -> list[PopQueue]:
+        """Return the queues in the order in which a pop reads them. A message that was popped in order stays in its
+        queue and never comes back in another."""
+        normal = [one for one in queues if one.kind == NORMAL]
+        back = [one for one in queues if one.kind == RETRIED]
+        if not fields.order and self._goes_by_priority(fields):
+            return normal[::-1] + back
+        random.shuffle(normal)
+        if fields.order:
+            return normal
+        return back + normal if random.randrange(RETRIES_FIRST) == 0 else normal + back
+
+    def _goes_by_priority(self, fields: PopMessage) -> bool:
+        """Return whether a pop takes the messages with the highest priority first, which are in the queue with the
+        highest number."""
+        topic = self._broker.topics.need(fields.topic)
+        if topic.settings.attributes.get("message.type") != "PRIORITY":
+            return False
+        group = self._broker.groups.need(fields.consumer_group)
+        return random.randrange(100) < int(group.attributes.get("priority.factor", ALL_POPS))
 
     def _retry(self, call: Call, one: PopQueue, wanted: Filter) -> bool:
         """Look again for messages for a waiting pop; return False when it has to wait on.
@@ -263,17 +287,6 @@ class Popping:
         properties = remove(message.properties, [names.POP_CK])
         message.properties = f"{properties}{names.POP_CK}\x01{handle.encode()}\x02"
         return encode_again(message)
-
-
-def _in_turn(queues: list[PopQueue], *, in_order: bool) -> list[PopQueue]:
-    """Return the queues in the order in which a pop reads them. A message that was popped in order stays in its queue
-    and never comes back in another."""
-    normal = [one for one in queues if one.kind == NORMAL]
-    random.shuffle(normal)
-    if in_order:
-        return normal
-    back = [one for one in queues if one.kind == RETRIED]
-    return back + normal if random.randrange(RETRIES_FIRST) == 0 else normal + back
 
 
 def _places(fields: PopMessage, now_ms: int, found: Found) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gateway.broker import Broker
-from gateway.delays import REQUESTS
+from gateway.delays import REQUESTS, TIMER_PROPERTIES
 from gateway.handlers.timer_orders import TimerOrders, is_order
 from gateway.intake import REGION, SET_ANEW, Accepted, NewMessage, retried, too_long
 from gateway.recurring_orders import RECURRING_REQUESTS, asks_to_recur, name_of, read_order
@@ -81,6 +81,12 @@ REWRITTEN_ON_RETRY = (
 IN_EVERY_ANSWER = {names.MSG_REGION: REGION, names.TRACE_ON: "true"}
 """Fields that upstream's answers to sends have even when they refuse (SendMessageProcessor.preSend)."""
 
+PRIORITY_DIGITS = 9
+"""Most digits of a priority. With more of them it counts as none: upstream reads an int of 32 bits."""
+
+NO_PRIORITY = (names.DELAY, *TIMER_PROPERTIES, names.SHARDING_KEY)
+"""A message with one of these is delayed or in order, and has no priority (TopicMessageType)."""
+
 NO_SPACE = (
     "service not available now, maybe disk full: less than disk_reserve = {reserve} bytes are free"
 )
@@ -122,6 +128,8 @@ class Sending:
             self._send_batch(call, topic, queue_id)
             return
         message = new_message(call, queue_id)
+        if names.PRIORITY in message.values:
+            put_by_priority(message, topic)
         if message.sys_flag & UNUSUAL_FLAGS or not UNUSUAL.isdisjoint(message.values):
             self._send_unusual(call, topic, message)
             return
@@ -162,7 +170,7 @@ class Sending:
                 read_order(values, now_ms),
                 message,
                 now_ms,
-                any_queue=call.fields.queue_id < 0,
+                any_queue=call.fields.queue_id < 0 and names.PRIORITY not in values,
             )
         ext = {
             "msgId": offset_msg_id(self._broker.host, 0),
@@ -407,6 +415,22 @@ class Sending:
             f"{names.ORIGIN_MESSAGE_ID}\x01{origin_id}\x02"
             f"{names.WAIT}\x01false\x02{names.DELAY}\x01{level}\x02"
         )
+
+
+def put_by_priority(message: NewMessage, topic: Topic) -> None:
+    """Put a message with a priority into the queue of that number, or into the last one if there are fewer. The
+    priority of a message that is delayed, in order or part of a transaction is dropped (SendMessageProcessor)."""
+    values = message.values
+    text = values[names.PRIORITY]
+    if not (text.isascii() and text.isdigit()) or len(text) > PRIORITY_DIGITS:
+        return
+    if values.get(names.TRAN_MSG, "").lower() == "true" or not values.keys().isdisjoint(
+        NO_PRIORITY
+    ):
+        message.properties = remove(message.properties, [names.PRIORITY])
+        message.values = parse(message.properties)
+        return
+    message.queue_id = min(int(text), max(0, topic.settings.write_queue_nums - 1))
 
 
 def refuse_inner_batch(message: NewMessage) -> None:

@@ -350,6 +350,40 @@ class TestPop:
         assert bodies(pop(gateway, client)) == ["a"]
 
 
+class TestPriority:
+    def fill(self, client: MemoryClient, attributes: str = "+message.type=PRIORITY") -> None:
+        """Put a message into each of a topic's queues."""
+        ok(create_topic(client, "orders", 8, attributes=attributes))
+        for queue in range(8):
+            send(client, str(queue), queue=queue)
+
+    def popped(self, gateway: MemoryGateway, client: MemoryClient) -> list[str]:
+        """Return the messages of eight pops, each of one message."""
+        return [body for _ in range(8) for body in bodies(pop(gateway, client, maxMsgNums=1))]
+
+    def test_the_highest_comes_first(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        self.fill(client)
+        assert self.popped(gateway, client) == list("76543210")
+
+    def test_what_came_back_is_last(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        self.fill(client)
+        assert bodies(pop(gateway, client, maxMsgNums=1)) == ["7"]
+        gateway.advance(INVISIBLE_MS + 1_000)
+        assert self.popped(gateway, client) == list("65432107")
+
+    def test_only_in_topics_of_that_type(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        self.fill(client, "+message.type=NORMAL")
+        # In any order: this one comes up once in 40,320 times.
+        assert self.popped(gateway, client) != list("76543210")
+
+    def test_a_group_may_do_without(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        ok(put_group(client, "consumers", attributes={"+priority.factor": "0"}))
+        self.fill(client)
+        assert self.popped(gateway, client) != list("76543210")
+
+
 class TestWaiting:
     def park(self, gateway: MemoryGateway, client: MemoryClient, **fields: object) -> int:
         opaque = client.send(

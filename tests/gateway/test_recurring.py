@@ -767,6 +767,9 @@ def test_what_names_no_queue_keeps_its_own(gateway: MemoryGateway, client: Memor
     assert [queue_after(-1) for _ in range(9)] == [3] * 9
     assert queue_after(0) == 0
     assert [queue_after(-1) for _ in range(9)] == [0] * 9
+    priority = {**rule, "_SYS_MSG_PRIORITY_": "2"}
+    client.send_message("orders", "x", priority, fields={"queue": -1})
+    assert listed(client, name="n", topic="orders")[0]["queueId"] == 2
 
 
 def test_a_half_cannot_recur(client: MemoryClient) -> None:

@@ -189,6 +189,49 @@ class TestQueue:
         assert {answer.ext()["queueId"] for answer in answers} == {"0"}
 
 
+class TestPriority:
+    @pytest.mark.parametrize(("priority", "queue"), [("0", "0"), ("2", "2"), ("7", "3")])
+    def test_is_the_number_of_the_queue(
+        self, client: MemoryClient, priority: str, queue: str
+    ) -> None:
+        answer = client.send_message(_SYS_MSG_PRIORITY_=priority, fields={"queue": 1})
+        assert answer.ext()["queueId"] == queue
+        [message] = client.pull(queue=int(queue))
+        assert properties_of(message)["_SYS_MSG_PRIORITY_"] == priority
+
+    @pytest.mark.parametrize("priority", ["-1", "high", "1.0", "9" * 5_000])
+    def test_that_is_none(self, client: MemoryClient, priority: str) -> None:
+        answer = client.send_message(_SYS_MSG_PRIORITY_=priority, fields={"queue": 1})
+        assert answer.ext()["queueId"] == "1"
+
+    @pytest.mark.parametrize(
+        "other", [{"DELAY": "0"}, {"TIMER_DELIVER_MS": "1"}, {"__SHARDINGKEY": "k"}]
+    )
+    def test_is_dropped_where_another_order_counts(
+        self, client: MemoryClient, other: dict[str, str]
+    ) -> None:
+        answer = client.send_message(properties=other, _SYS_MSG_PRIORITY_="3", fields={"queue": 1})
+        assert answer.ext()["queueId"] == "1"
+        [message] = client.pull(queue=1)
+        assert other.items() <= properties_of(message).items()
+        assert "_SYS_MSG_PRIORITY_" not in properties_of(message)
+
+    def test_is_dropped_in_a_transaction(self, client: MemoryClient) -> None:
+        half = client.send_message(
+            _SYS_MSG_PRIORITY_="3", TRAN_MSG="true", PGROUP="makers", fields={"queue": 1}
+        ).ext()
+        place = str(parse_offset_msg_id(half["msgId"])[1])
+        decision = {
+            "producerGroup": "makers",
+            "tranStateTableOffset": place,
+            "commitLogOffset": place,
+            "commitOrRollback": "8",
+        }
+        ok(client.ask(RequestCode.END_TRANSACTION, decision))
+        [message] = client.pull(queue=1)
+        assert "_SYS_MSG_PRIORITY_" not in properties_of(message)
+
+
 class TestTopic:
     @pytest.mark.parametrize("topic", ["", "  "])
     def test_blank(self, client: MemoryClient, topic: str) -> None:

@@ -11,6 +11,7 @@ from gateway.router import Call, RequestError, check_number
 from gateway.sql92 import MAX_LENGTH
 from gateway.topics import RETRY_PREFIX
 from gateway.wire.bodies import (
+    ConsumerData,
     LockRequest,
     encode_consumer_list,
     encode_locked,
@@ -68,16 +69,19 @@ class ClientRequests:
             "characters of tags and expressions in one heartbeat", characters, MAX_CHARACTERS
         )
         quiet: set[str] = set()
+        known: list[ConsumerData] = []
         for data in consumers:
             group = self._broker.groups.find(data.group_name)
             if group is None:
-                continue
+                continue  # nobody can consume as this group, so it is not online either
+            known.append(data)
             if not group.notify_consumer_ids_changed_enable:
                 quiet.add(data.group_name)
             # Broadcasting consumers send nothing back, but tools find every group by the route of its retry topic.
             self._broker.topics.ensure(
                 RETRY_PREFIX + data.group_name, max(1, group.retry_queue_nums)
             )
+        heartbeat.consumer_data_set = known
         self._broker.clients.heartbeat(
             heartbeat,
             call.peer,

@@ -139,6 +139,11 @@ class TestHeartbeat:
         assert client.heartbeat("c1", "workers").code == ResponseCode.SUCCESS
         assert gateway.service.broker.groups.get("workers") is None
         assert gateway.service.broker.topics.get("%RETRY%workers") is None
+        # Its members may not consume, so they do not share out the queues either.
+        assert members(client, "workers") == []
+        assert told(client) == []
+        online = {"consumerGroup": "workers"}
+        assert client.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, online).code == 206
 
     def test_of_a_producer(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         client.heartbeat("p1", group="", producers=["makers", "CLIENT_INNER_PRODUCER"])

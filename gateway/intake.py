@@ -281,9 +281,6 @@ class Intake:
             properties += "\x02"
         if names.POP_CK in properties:
             properties = remove(properties, [names.POP_CK])
-        if names.TRANSIENT_PREFIX in properties:
-            transient = [name for name in values if name.startswith(names.TRANSIENT_PREFIX)]
-            properties = remove(properties, transient)
         due_ms = None
         if rules is not None and asks_for_delay(properties):
             delay = delay_of(properties, values, self._clock.now_ms(), rules)

@@ -61,6 +61,7 @@ _SYSTEM_PROPERTIES = {
     "CONSUME_START_TIME": "1000",
     "INNER_MULTI_DISPATCH": "one,two",
     "__CRC32#": "12345",
+    "__RMQ.TRANSIENT.TOPIC_SYS_FLAG": "1",
 }
 """Reserved property names (MessageConst) that no other scenario covers, each with a value."""
 

@@ -112,8 +112,6 @@ INNER_BASE: Final = "INNER_BASE"
 LITE_TOPIC: Final = "__LITE_TOPIC"
 INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
-TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
-"""Properties whose names begin with this are not stored."""
 
 # Tidegate's own, set by the sender.
 RESCHEDULE: Final = "TIDEGATE_RESCHEDULE"

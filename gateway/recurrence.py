@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
 from functools import lru_cache
 from itertools import islice, pairwise
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -75,15 +75,19 @@ class Turn(NamedTuple):
     misfired: bool
 
 
+_PeriodMs = Annotated[int, msgspec.Meta(ge=1, le=LONGEST // _ONE_MS)]
+_EpochMs = Annotated[int, msgspec.Meta(ge=0, le=LATEST_DATE_MS)]
+
+
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """When a message recurs: by `cron` in a time zone, or every `every_ms`. Times are epoch ms, `start_ms` and
     `end_ms` included. After `count` occurrences the rule ends."""
 
     cron: str | None = None
-    every_ms: int | None = None
+    every_ms: _PeriodMs | None = None
     zone: str = "UTC"
-    start_ms: int | None = None
-    end_ms: int | None = None
+    start_ms: _EpochMs | None = None
+    end_ms: _EpochMs | None = None
     count: int | None = None
 
     @property
@@ -95,7 +99,7 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """Return the first time after `after_ms`, to the ms; None when there is none.
 
         :param set_ms: when the rule was set: a period without a start begins one period later.
-        :raises RuleError: when the zone is no longer known.
+        :raises RuleError: when the zone is no longer known, or the stored expression is damaged.
         """
         if self.every_ms is not None:
             first_ms = self.start_ms if self.start_ms is not None else set_ms + self.every_ms
@@ -310,8 +314,9 @@ def _next_of_cron(expression: str, zone: tzinfo, after_s: int) -> int | None:
     try:
         find = _next_on_wall if _names_hours(expression) else _next_by_elapsed_time
         found_s = find(expression, zone, after_s)
-    except (OverflowError, ValueError):  # past the year 9999, or a damaged definition
-        return None
+    except (OverflowError, ValueError, CronSimError):
+        _check_cron(expression)  # it was valid when it was set: is it damaged since?
+        return None  # past the year 9999
     return found_s * 1000 if found_s is not None else None
 
 

@@ -354,7 +354,9 @@ class RecurringMessages:
         topic = self._topics.get(one.topic.decode())
         try:
             if definition is None:
-                raise RuleError("another version of Tidegate stored it; set it again")
+                raise RuleError(
+                    "it is damaged, or another version of Tidegate stored it; set it again"
+                )
             turn = definition.rule.turn(
                 Misfire(definition.misfire),
                 one.next_ms,

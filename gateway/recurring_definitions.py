@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from gateway.intake import NewMessage
+from gateway.moments import LATEST_EPOCH_MS
 from gateway.recurrence import Rule
 from gateway.topics import Topic
 from gateway.wire import properties as names
+from gateway.wire.fields import Int32
 from gateway.wire.properties import find, parse
 from gateway.wire.recurring_bodies import RecurringMessage
 from storage import Recurring
@@ -17,15 +21,16 @@ ADDED_LATER = 1_024
 
 
 class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is stored of a recurring message: its rule and the message. `set_ms` is when the rule began."""
+    """What is stored of a recurring message: its rule and the message. `set_ms` is when the rule began. Values that no
+    record can have are refused here: a damaged definition must not fail the batch in which it fires."""
 
     rule: Rule
     misfire: str
-    set_ms: int
-    queue_id: int
-    flag: int
-    sys_flag: int
-    born_host: bytes
+    set_ms: Annotated[int, msgspec.Meta(ge=0, le=LATEST_EPOCH_MS)]
+    queue_id: Annotated[int, msgspec.Meta(ge=0)]
+    flag: Int32
+    sys_flag: Int32
+    born_host: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
     body: bytes
     properties: str
 

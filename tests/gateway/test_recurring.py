@@ -16,10 +16,12 @@ from gateway import recurrence
 from gateway.firing import MAX_RECURRED, Recurred
 from gateway.handlers import steps
 from gateway.metrics import Metrics
+from gateway.recurrence import Rule
+from gateway.recurring_definitions import definition_of, encode_definition
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.messages import Message
-from storage import fire_resumed, pause_topic, resume_topic
+from storage import find_recurring, fire_resumed, pause_topic, put_recurring, resume_topic
 from storage.keys import planned_key, queue_prefix, recurring_key
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail, damaged_row
@@ -843,6 +845,44 @@ def test_a_definition_that_cannot_be_used_is_paused(
     }
     firing = gateway.service.broker.firing
     assert (firing.recurred, firing.misfired) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"rule": Rule(cron="0 x * * *")},
+        {"rule": Rule(cron="0 5")},
+        {"rule": Rule(every_ms=0)},
+        {"rule": Rule(every_ms=1 << 62, start_ms=1 << 62)},
+        {"misfire": "NEVER"},
+        {"set_ms": -1},
+        {"queue_id": -1},
+        {"flag": 1 << 31},
+        {"sys_flag": 1 << 31},
+        {"born_host": b"host"},
+    ],
+)
+def test_a_damaged_definition_is_paused(
+    gateway: MemoryGateway, client: MemoryClient, damage: dict[str, Any]
+) -> None:
+    """Once, each commit ended with a traceback, so that nothing was answered and nothing fired; or the recurring
+    message was deleted as one that has come to its end."""
+    put(client, every="1m")
+    put(client, "other", name="other", every="1m")
+    one = find_recurring(gateway.store, b"orders", b"nightly")
+    assert one is not None
+    definition = definition_of(one)
+    assert definition is not None
+    damaged = encode_definition(msgspec.structs.replace(definition, **damage))
+    put_recurring(gateway.store, one._replace(definition=damaged))
+    gateway.store.commit()
+    gateway.advance(2 * MINUTE)
+    assert client.send_message("orders", "sent").code == ResponseCode.SUCCESS
+    assert bodies(client.pull_all()) == ["other", "other", "sent"]
+    found = find_recurring(gateway.store, b"orders", b"nightly")
+    assert found is not None
+    assert found.paused
+    put(client, every="1m")
 
 
 @pytest.mark.parametrize(

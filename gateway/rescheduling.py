@@ -7,12 +7,13 @@ the store's batch: an answer may leave once the batch is committed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gateway.access import May
 from gateway.broker import Broker
 from gateway.delays import check_distance
 from gateway.moments import is_in_seconds
+from gateway.notes import read_note
 from gateway.pending import PendingMessages, Place, check_may_send
 from gateway.router import RequestError
 from gateway.wire.codes import ResponseCode
@@ -27,6 +28,9 @@ from storage import (
     reschedule,
     reschedule_sequences,
 )
+
+_NOTE: Final = b"bulk change"
+"""Name of the note with the time that the last change of several steps began with, as text in epoch ms."""
 
 
 class NewTime(NamedTuple):
@@ -68,12 +72,18 @@ class Rescheduling:
         self._broker = broker
         self._store = broker.store
         self._pending = pending
-        self._noted_ms = 0
+        self._noted_ms = broker.clock.stored_ms()
+        read_note(self._store, _NOTE, b"", "time of the last bulk change", self._continue_from)
+
+    def _continue_from(self, _name: bytes, noted: bytes) -> None:
+        self._noted_ms = max(self._noted_ms, int(noted))
 
     def begin(self) -> int:
         """Begin a change of several steps, and return the time to call `has_moved` with. It is later than the time
-        noted for any move so far, even while the clock stands still."""
+        noted for any move so far, even while the clock stands still, also over a restart. The change joins the store's
+        batch."""
         self._noted_ms = max(self._broker.clock.stored_ms(), self._noted_ms + 1)
+        self._store.put_note(_NOTE, b"%d" % self._noted_ms)
         return self._noted_ms
 
     def has_moved(self, found: Found, begun_ms: int) -> bool:

@@ -154,6 +154,22 @@ def test_one_change_after_the_other_while_the_clock_stands_still(
     assert sum(change_all(filled, "abort")) == len(before)
 
 
+def test_one_change_after_a_restart_while_the_clock_stands_still(
+    gateway: MemoryGateway, filled: MemoryClient
+) -> None:
+    """As also where the machine's clock is behind. A message that was moved just before the restart was left out."""
+    moved = filled.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "m00", "delay": "9000"})
+    assert moved.code == ResponseCode.SUCCESS
+    before = dues(filled)
+    before.pop("bill")
+    for number in range(1, 4):
+        gateway.restart()
+        client = gateway.connect()
+        assert sum(change_all(client, "reschedule", shift=2_500)) == len(before)
+        shifted = {name: due + 2_500 * number for name, due in before.items()}
+        assert dues(client) == shifted | {"bill": 1_000}
+
+
 def test_what_was_moved_before_the_clock_was_set_back_is_moved(
     gateway: MemoryGateway, filled: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

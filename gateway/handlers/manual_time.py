@@ -58,10 +58,11 @@ class ManualTime:
             )
         begin_ms = self._moves[-1].target_ms if self._moves else clock.now_ms()
         target_ms = fields.to if fields.to is not None else begin_ms + (fields.advance or 0)
-        if not 0 <= target_ms <= LATEST_DATE_MS or (fields.advance or 0) < 0:
+        # Stored as the time of an abort, 0 would say that there was none.
+        if not 0 < target_ms <= LATEST_DATE_MS or (fields.advance or 0) < 0:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
-                "the clock can be advanced, or set to a time from 1970 to 9999",
+                "the clock can be advanced, or set to a time after the beginning of 1970, up to 9999",
             )
         self._moves.append(_Move(call, target_ms, self._fired()))
         if len(self._moves) == 1:

@@ -126,10 +126,19 @@ def test_no_distance_waits_for_what_is_under_way(gateway: MemoryGateway) -> None
     assert (state["nowMs"], state["nextDueMs"]) == (START_MS + MINUTE_MS, None)
 
 
-@pytest.mark.parametrize("fields", [{"advance": "-1"}, {"to": "-1"}, {"to": "253402300800000"}])
+@pytest.mark.parametrize(
+    "fields", [{"advance": "-1"}, {"to": "-1"}, {"to": "0"}, {"to": "253402300800000"}]
+)
 def test_nonsense_is_refused(client: MemoryClient, fields: dict[str, str]) -> None:
     answer = client.ask(RequestCode.CLOCK, fields)
     assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+def test_at_the_earliest_time_an_aborted_message_is_one(client: MemoryClient) -> None:
+    move(client, to=1)
+    client.send_message(UNIQ_KEY="A", TIMER_DELAY_SEC="60")
+    assert client.abort(id="A")[0]["outcome"] == "aborted"
+    assert client.abort(id="A")[0]["outcome"] == "already aborted"
 
 
 def test_a_step_that_cannot_be_stored_is_told_and_not_gone(

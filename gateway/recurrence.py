@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Annotated, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -28,7 +28,11 @@ FINEST_CRON_MS = 1_000
 """Cron expressions name seconds at the finest."""
 
 SAMPLE = 60
-"""Occurrences of a cron expression that are examined to see how close together they come."""
+"""Most occurrences of a cron expression that are examined to see how close together they come."""
+
+SAMPLE_MS = 5 * 366 * 86_400_000
+"""Time behind which no further occurrence is examined for that. One that comes once in decades takes up to 2 ms to
+find."""
 
 _ONE_MS = timedelta(milliseconds=1)
 _SECOND = timedelta(seconds=1)
@@ -183,8 +187,12 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         elif min_period_ms <= FINEST_CRON_MS:
             return
         else:
-            sample = [first, *islice(self.times_after(first, now_ms), SAMPLE)]
-            shortest = min((b - a for a, b in pairwise(sample)), default=min_period_ms)
+            shortest, before = min_period_ms, first
+            for found in islice(self.times_after(first, now_ms), SAMPLE):
+                shortest = min(shortest, found - before)
+                before = found
+                if found > first + SAMPLE_MS:
+                    break
         if shortest < min_period_ms:
             raise RuleError(
                 f"{self} fires every {show_duration(shortest * _ONE_MS)}; the shortest period is "

@@ -397,6 +397,21 @@ def test_cron_is_held_against_the_shortest_period() -> None:
         rule(cron="0,1 5 * * *").check(NOON, 2 * MINUTE)
 
 
+def test_of_one_that_fires_once_in_decades_only_the_next_times_are_examined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once, 60 of them were, which took 0.2 s."""
+    of = rule(cron="0 0 * 2 SUN#5", zone=BERLIN)
+    looked_at = look(monkeypatch)
+    of.check(NOON, 2 * MINUTE)
+    assert len(looked_at) == 2
+    with pytest.raises(RuleError, match=r"fires every 1m; .* recurring_min_period = 2m"):
+        rule(cron="0,1 0 * 2 SUN#5", zone=BERLIN).check(NOON, 2 * MINUTE)
+    with pytest.raises(RuleError, match="fires every 1m"):
+        # Only from one day to the next, and only from one month to the next of a year that is no leap year.
+        rule(cron="0,59 0,23 1,28 2,3 *").check(ms("2027-03-02"), 2 * MINUTE)
+
+
 def test_beyond_the_last_year_there_is_nothing() -> None:
     assert rule(cron="0 0 1 1 *").next_after(LATEST_DATE_MS, 0) is None
     assert rule(cron="0 0 1 1 *").next_after(1 << 62, 0) is None

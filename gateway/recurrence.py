@@ -143,10 +143,10 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         second = behind(planned_ms)
         if second is None:
             return planned_ms
-        # Most times are as far apart as these two, and then the last one is found at once. Otherwise halving finds it,
-        # as a later argument never makes `next_after` return an earlier time.
+        # Where no clocks were changed, the last time is the one that they showed last. Otherwise halving finds it, as a
+        # later argument never makes `next_after` return an earlier time.
         low, high = second, until_ms
-        middle = max(second, until_ms - (second - planned_ms))
+        middle = max(second, _shown_last(self.cron or "", _zone(self.zone), until_ms // 1000) - 1)
         while low < high:
             found = behind(middle)
             if found is None:
@@ -326,6 +326,18 @@ def _next_of_cron(expression: str, zone: tzinfo, after_s: int) -> int | None:
         _check_cron(expression)  # it was valid when it was set: is it damaged since?
         return None  # past the year 9999
     return found_s * 1000 if found_s is not None else None
+
+
+@lru_cache(maxsize=4096)
+def _shown_last(expression: str, zone: tzinfo, until_s: int) -> int:
+    """Return when clocks last showed a time of an expression, epoch ms, as if they had never been changed about then.
+    If they did not within 50 years, or in the last second that dates have, return the given time."""
+    try:
+        until = datetime.fromtimestamp(until_s, zone).replace(tzinfo=None)
+        moment = next(CronSim(expression, until + _SECOND, reverse=True))
+        return int(moment.replace(tzinfo=zone).timestamp()) * 1000
+    except (OverflowError, StopIteration, ValueError):
+        return until_s * 1000
 
 
 def _next_on_wall(expression: str, zone: tzinfo, after_s: int) -> int | None:

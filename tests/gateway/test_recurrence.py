@@ -249,9 +249,9 @@ def look(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
     looked_at = []
 
     class Looked(CronSim):
-        def __init__(self, expression: str, after: datetime) -> None:
+        def __init__(self, expression: str, after: datetime, *, reverse: bool = False) -> None:
             looked_at.append(after)
-            super().__init__(expression, after)
+            super().__init__(expression, after, reverse=reverse)
 
     monkeypatch.setattr(recurrence, "CronSim", Looked)
     return looked_at
@@ -261,8 +261,11 @@ def look(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
     ("cron", "missed_ms", "looks"),
     [
         ("17 6 * * *", MINUTE, 1),
-        ("17 6 * * *", 21 * 86_400_000 + MINUTE, 3),
-        ("*/7 * * * *", 8 * 3_600_000 + MINUTE, 3),
+        ("17 6 * * *", 21 * 86_400_000 + MINUTE, 4),
+        ("*/7 * * * *", 8 * 3_600_000 + MINUTE, 4),
+        ("17 6 * * MON-FRI", 400 * 86_400_000, 4),
+        ("1,17 6,9 * * MON,WED", 30 * 86_400_000, 4),
+        ("0-20 9-17 * * MON-FRI", 2 * 86_400_000, 4),
     ],
 )
 def test_the_last_of_those_that_were_missed_is_found_in_few_looks_and_once_for_all(
@@ -415,6 +418,13 @@ def test_of_one_that_fires_once_in_decades_only_the_next_times_are_examined(
 def test_beyond_the_last_year_there_is_nothing() -> None:
     assert rule(cron="0 0 1 1 *").next_after(LATEST_DATE_MS, 0) is None
     assert rule(cron="0 0 1 1 *").next_after(1 << 62, 0) is None
+    for zone in ("UTC", "Asia/Tokyo", "America/New_York"):
+        daily = rule(cron="0 0 * * *", zone=zone)
+        planned_ms = daily.next_after(LATEST_DATE_MS - 10 * 86_400_000, 0)
+        assert planned_ms is not None
+        last_ms = daily.last_until(LATEST_DATE_MS, planned_ms, 0)
+        assert last_ms > LATEST_DATE_MS - 2 * 86_400_000
+        assert daily.next_after(last_ms, 0) is None
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,13 @@ def main() -> None:
 def run() -> None:
     """Run the command. Errors of known kinds are printed as one line on standard error."""
     try:
-        cli.main(prog_name="tidegate", standalone_mode=False)
+        try:
+            cli.main(prog_name="tidegate", standalone_mode=False)
+        finally:
+            # What is still buffered would fail at the interpreter's exit, with a traceback. It is None if standard
+            # output is closed.
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import pytest
@@ -170,6 +170,36 @@ def test_a_full_disk_behind_standard_output_is_one_line_and_status_1(arguments: 
         )
     told = b"tidegate: cannot write to standard output: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, told)
+
+
+def paused(stdout: IO[bytes] | int) -> subprocess.CompletedProcess[bytes]:
+    """Run a command whose output is so short that it stays in the buffer to the end."""
+    command = [sys.executable, "-m", "gateway.cli", "pause", "T", "--server"]
+    buffered = os.environ | {"PYTHONUNBUFFERED": ""}
+    with FakeGateway(lambda command: success(command, {"changed": True})) as gateway:
+        return subprocess.run(
+            [*command, gateway.server],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env=buffered,
+            check=False,
+        )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_short_output_on_a_full_disk_is_one_line_and_status_1() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = paused(full)
+    told = b"tidegate: cannot write to standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
+def test_a_short_output_whose_reader_is_gone_is_status_1_without_a_word() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = paused(write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 class TestMisuse:

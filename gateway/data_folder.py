@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -91,7 +92,7 @@ def rough_size(size: int) -> str:
 
 
 def is_confirmed(question: str) -> bool:
-    """Ask the user whether to go on.
+    """Ask the user whether to go on. At a terminal Ctrl-C and Ctrl-D mean no.
 
     :raises click.UsageError: when there is no terminal to ask at.
     """
@@ -99,4 +100,7 @@ def is_confirmed(question: str) -> bool:
         return click.confirm(question, err=True)
     except (click.Abort, RuntimeError):
         # RuntimeError: standard input is closed.
+        if sys.stdin is not None and sys.stdin.isatty():
+            tell("")  # ends the line of the question
+            return False
         raise click.UsageError("--yes is needed where nobody can be asked") from None

@@ -119,6 +119,23 @@ class TestReschedule:
         assert run.err == "tidegate: the server refused (code 13): too far (setting max_delay)\n"
 
 
+class Terminal:
+    """Standard input at a terminal, where somebody presses a key in place of an answer."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def isatty(self) -> bool:
+        """It is a terminal."""
+        return True
+
+    def readline(self) -> str:
+        """Return what the key makes of a line: nothing, or an interrupt."""
+        if self._key == "Ctrl-C":
+            raise KeyboardInterrupt
+        return ""
+
+
 SELECTION = ("--topic", "T", "--tag", "G", "--from", "1896078600000", "--key", "K")
 FIELDS = {"topic": "T", "tag": "G", "begin": "1896078600000", "key": "K"}
 
@@ -166,6 +183,16 @@ class TestBulk:
             run = tidegate("abort", "--server", gateway.server, *SELECTION)
         assert (run.status, len(gateway.asked)) == (2, 1)
         assert "--yes is needed" in run.err
+
+    @pytest.mark.parametrize("key", ["Ctrl-C", "Ctrl-D"])
+    def test_who_leaves_the_question_at_a_terminal_has_said_no(
+        self, tidegate: Tidegate, monkeypatch: pytest.MonkeyPatch, key: str
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", Terminal(key))
+        with FakeGateway(step(7)) as gateway:
+            run = tidegate("abort", "--server", gateway.server, *SELECTION)
+        assert (run.status, len(gateway.asked)) == (1, 1)
+        assert run.err.endswith("\nnothing was changed\n")
 
     def test_yes_and_json(self, tidegate: Tidegate) -> None:
         with FakeGateway(step(1), step(1)) as gateway:

@@ -65,7 +65,10 @@ class NewTimeFields(Fields):
         try:
             return NewTime(shift_ms=parse_shift(self.shift))
         except ValueError as error:
-            raise ApiError(HTTPStatus.BAD_REQUEST, f"shift = {self.shift!r}: {error}") from error
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                f"shift = {self.shift!r} is not a distance in time; write one such as 10m, -2h or 1h30m",
+            ) from error
 
 
 def read_bound(moment: int | str | None, clock: Clock) -> int | None:
@@ -86,4 +89,16 @@ def read_moment(moment: int | str, clock: Clock) -> int:
     try:
         return parse_moment(str(moment), clock.now_ms())
     except ValueError as error:
-        raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from error
+        hint = "; in an address write %2B for the +" if _has_lost_its_plus(str(moment)) else ""
+        raise ApiError(HTTPStatus.BAD_REQUEST, f"{error}{hint}") from error
+
+
+def _has_lost_its_plus(text: str) -> bool:
+    """Whether a text would be a time if its blanks were pluses: in an address a plus stands for a blank."""
+    if " " not in text:
+        return False
+    try:
+        parse_moment(text.replace(" ", "+"), 0)
+    except ValueError:
+        return False
+    return True

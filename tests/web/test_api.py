@@ -147,6 +147,15 @@ def test_what_the_path_says_is_not_said_otherwise(http: HttpClient, order: str) 
     assert len(http.get("/messages", topic="orders")["messages"]) == 2
 
 
+@pytest.mark.parametrize(
+    "query", ["/messages?end=+1h", "/timeline?begin=2030-01-31T09:30:00+01:00"]
+)
+def test_a_plus_that_an_address_takes_for_a_blank_is_told_of(http: HttpClient, query: str) -> None:
+    assert "; in an address write %2B for the +" in http.refusal("GET", query)["detail"]
+    assert "%2B" not in http.refusal("GET", "/messages?end=in 1h".replace(" ", "%20"))["detail"]
+    http.get(query.replace("+", "%2B"))
+
+
 def test_a_parameter_is_given_once(http: HttpClient) -> None:
     problem = http.refusal("GET", "/messages?key=a&key=b")
     assert (problem["status"], problem["detail"]) == (400, "key is given twice")

@@ -312,10 +312,12 @@ def test_a_message_is_given_another_time(gateway: MemoryGateway, http: HttpClien
         {"at": "+900d"},
     ],
 )
-def test_new_times_that_are_none(body: object, http: HttpClient) -> None:
+def test_new_times_that_are_none(body: dict[str, object], http: HttpClient) -> None:
     sent = send(http)
     problem = http.refusal("POST", f"/messages/{sent['offsetMsgId']}/reschedule", body)
     assert problem["status"] == 400
+    if "shift" in body and "at" not in body:
+        assert "write one such as 10m, -2h or 1h30m" in problem["detail"]
 
 
 def test_a_topic_is_paused_and_resumed(gateway: MemoryGateway, http: HttpClient) -> None:

@@ -63,12 +63,13 @@ _LAST_MS = (1 << 63) - 1
 Action = Literal["abort", "reschedule"]
 
 
-class Selection(Fields):
-    """Pending messages that match all given fields. At least one field must be given."""
+class Selection(Fields, omit_defaults=True):
+    """Pending messages that match all given fields. At least one field must be given, and no name may be empty, as from
+    an unset variable of a script: it would not narrow the selection."""
 
-    topic: TopicName = ""
-    key: str = ""
-    tag: str = ""
+    topic: Annotated[TopicName, Meta(min_length=1)] = ""
+    key: Annotated[str, Meta(min_length=1)] = ""
+    tag: Annotated[str, Meta(min_length=1)] = ""
     begin: Annotated[int | str | None, Meta(description="Due at this time or later.")] = None
     end: Annotated[int | str | None, Meta(description="Due before this time.")] = None
 

@@ -128,6 +128,14 @@ def test_a_selection_names_something(http: HttpClient) -> None:
     assert "name a topic" in problem["detail"]
 
 
+@pytest.mark.parametrize("name", ["topic", "key", "tag"])
+def test_an_empty_name_does_not_select_all(http: HttpClient, name: str) -> None:
+    """As from an unset variable of a script."""
+    body = {"action": "abort", "selection": {name: "", "end": "+1d"}}
+    problem = http.refusal("POST", "/bulk/preview", body)
+    assert problem["detail"].startswith(f"selection.{name}: ")
+
+
 @pytest.mark.parametrize("waits_ms", [0, 5])
 def test_a_transaction_that_is_committed_after_the_preview_stays(
     held: MemoryGateway, http: HttpClient, waits_ms: int

@@ -15,7 +15,9 @@ from gateway.data_folder import data_option, tell
 @data_option
 @click.option("--who", metavar="NAME", help="Changes by this user, or from this address.")
 @click.option("--topic", metavar="TOPIC", help="Changes to this topic or its messages.")
-@click.option("--id", "message_id", metavar="ID", help="Changes to the message with this id.")
+@click.option(
+    "--id", "message_id", metavar="ID", help="Changes to the message with this id, the client's."
+)
 @click.option(
     "--action",
     metavar="ACTION",

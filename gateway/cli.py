@@ -262,6 +262,9 @@ def pending(
 
     A TIME is ISO 8601 (local time unless it has a zone), relative (+30m, -2h), `now` or epoch ms.
 
+    With --state fired and a --topic, or with --state aborted, --from and --to are the times when messages
+    fired or were aborted, and the last one comes first. --state any needs --id or --key.
+
     With --json each line is one message, with times in epoch ms. If there are more messages and --all is
     not given, the last line is {"cursor": "..."}, for --cursor.
 
@@ -277,7 +280,10 @@ def pending(
     from gateway.client import look_up, paused_topics
 
     refuse_empty(asked)
-    shown = display.MessageLines() if as_json else display.MessageTable(now_ms())
+    none = "no message matches"
+    if asked["state"] == "pending" and (asked["id"] or asked["key"]):
+        none = "no pending message matches; --state any shows also those that have fired or were aborted"
+    shown = display.MessageLines() if as_json else display.MessageTable(now_ms(), none)
     names: set[str] = set()
     paused: list[PausedTopic] = []
     with connection:

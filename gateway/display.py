@@ -83,12 +83,15 @@ class MessageTable:
     terminal each message is three lines.
 
     The number of messages, and how to see more, is printed on standard error.
+
+    :param none: what to print there if there are none.
     """
 
     MOST_ROWS = 500
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: int, none: str = "no message matches") -> None:
         self._now_ms = now_ms
+        self._none = none
         self._count = 0
         self._rows: list[tuple[str, ...]] = []
 
@@ -117,7 +120,7 @@ class MessageTable:
         count = self._count
         if self._rows:
             self._show()
-        told = counted(count, "message") if count else "no message matches"
+        told = counted(count, "message") if count else self._none
         more = f"; more follow: --all, or --cursor {cursor}" if cursor is not None else ""
         print(told + more, file=sys.stderr)
 

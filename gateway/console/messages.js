@@ -81,10 +81,13 @@ export class MessageTable {
     else this.#rows.append(...rows);
     this.#more.hidden = cursor === null;
     this.#empty.hidden = this.#rows.childElementCount > 0;
-    const { state: wanted = "pending" } = this.#asked;
+    const { state: wanted = "pending", id, key } = this.#asked;
+    const none = `No ${wanted === "any" ? "" : `${wanted} `}messages.`;
+    // Whoever looks for one message may not know that it has fired.
+    const isHidden = wanted === "pending" && (id || key);
     this.#empty.textContent =
       cursor === null
-        ? `No ${wanted === "any" ? "" : `${wanted} `}messages.`
+        ? `${none}${isHidden ? " With the state any, those that have fired or were aborted are found too." : ""}`
         : "None so far; the search is not finished.";
   }
 

@@ -207,8 +207,8 @@ def no_message(message_id: str) -> ApiError:
     alike."""
     return ApiError(
         HTTPStatus.NOT_FOUND,
-        f"there is no message with the offset id {message_id}; if it is a client's id, /messages?id={message_id} "
-        "tells the offset id",
+        f"there is no message with the offset id {message_id}; if it is a client's id, /messages?id={message_id}"
+        "&state=any tells the offset id",
     )
 
 

@@ -429,6 +429,16 @@ class TestPending:
         assert "C1" not in run.out + run.err
         assert run.status == 0
 
+    @pytest.mark.parametrize("named", [("--id", "A"), ("--key", "K")])
+    def test_of_a_message_that_is_not_pending_it_says_how_to_find_it(
+        self, tidegate: Tidegate, named: tuple[str, str]
+    ) -> None:
+        with FakeGateway(page(), page()) as gateway:
+            run = tidegate("pending", "--server", gateway.server, *named)
+            again = tidegate("pending", "--server", gateway.server, *named, "--state", "fired")
+        assert run.err.startswith("no pending message matches; --state any shows also those")
+        assert again.err == "no message matches\n"
+
     def test_a_server_that_is_not_there_is_one_line_and_status_1(self, tidegate: Tidegate) -> None:
         with FakeGateway() as gateway:
             server = gateway.server

@@ -448,6 +448,10 @@ def test_a_message_is_found_shown_and_aborted(console: Console) -> None:
     console.see(".notice", "aborted")
     console.see(".history li.aborted", "aborted")
     assert console.api(f"/messages/{sent['offsetMsgId']}")["message"]["state"] == "aborted"
+    console.open(f"messages?id={sent['msgId']}")
+    console.see(
+        ".empty", "With the state any, those that have fired or were aborted are found too."
+    )
 
 
 def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None:

@@ -175,7 +175,8 @@ class RemotingClient:
             connection.close()
             raise ClientError(
                 f"the certificate of {self._name} is not trusted: {error.verify_message}; "
-                "give the file of its CA with --tls-ca FILE"
+                "check that --tls-ca has the file of its CA, that it has not expired, and that "
+                f"{self._flag} has a name or address that it is for"
             ) from None
         except TimeoutError:
             connection.close()

@@ -104,6 +104,7 @@ def test_the_command_line_over_tls(tmp_path: Path) -> None:
         refused = pending("--tls-ca", str(strange))
         assert refused.returncode == 1
         assert "is not trusted" in refused.stderr
+        assert "check that --tls-ca has the file of its CA" in refused.stderr
         assert "--tls-ca" in pending("--tls-ca", str(tmp_path / "none")).stderr
         assert "if it requires TLS, add --tls" in pending().stderr
 

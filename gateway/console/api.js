@@ -38,8 +38,9 @@ async function request(method, path, body) {
     if (await logIn(answer.headers.get("WWW-Authenticate") ?? "")) return request(method, path, body);
     throw new Refused({ status: 401, detail: "You are not logged in: load the page again to do so." });
   }
-  const data = await answer.json().catch(() => ({ status: answer.status, title: answer.statusText }));
-  if (!answer.ok) throw new Refused(data);
+  const data = await answer.json().catch(() => undefined);
+  if (!answer.ok) throw new Refused(data ?? { status: answer.status, title: answer.statusText });
+  if (data === undefined) throw new Refused({ status: 0, detail: "The gateway's answer broke off." });
   return data;
 }
 
@@ -51,7 +52,15 @@ function logIn(challenge) {
   asking ??= new Promise((resolve) => {
     const byKey = challenge.includes("Basic");
     const name = h("input", { name: "username", autocomplete: "username", required: true });
-    const secret = h("input", { type: "password", name: "password", autocomplete: "current-password", required: true });
+    const secret = h("input", {
+      type: "password",
+      name: "password",
+      autocomplete: "current-password",
+      required: true,
+      // A token with other letters is none, and no browser sends it.
+      pattern: byKey ? undefined : "[ -~]+",
+      title: byKey ? undefined : "letters, digits and signs of ASCII",
+    });
     const wrong = sessionStorage.getItem(KEY) !== null;
     let given = false;
     const box = dialog(

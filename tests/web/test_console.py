@@ -778,6 +778,8 @@ def test_a_list_keeps_the_focus_and_comes_back_after_an_error(console: Console) 
         "window.real = fetch; window.fetch = () => Promise.reject()"
     )
     console.see("td.bad-text", "does not answer")
+    console.browser.page.execute_script("window.fetch = async () => new Response('{')")
+    console.see("td.bad-text", "broke off")
     console.browser.page.execute_script("window.fetch = window.real")
     console.see("td button", "pause")
 
@@ -856,7 +858,11 @@ def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
         )
         assert not browser.page.find_elements(By.CSS_SELECTOR, "dialog")
         browser.page.refresh()
-        console.see("dialog input").send_keys("a-wrong-token-for-it", Keys.ENTER)
+        field = console.see("dialog input")
+        field.send_keys("a-token-with-an-\u20ac", Keys.ENTER)  # the browser cannot send this
+        assert browser.page.execute_script("return arguments[0].validity.patternMismatch", field)
+        field.clear()
+        field.send_keys("a-wrong-token-for-it", Keys.ENTER)
         console.see("dialog [role=alert]", "Wrong, or")
         console.see("dialog input").send_keys(TOKEN, Keys.ENTER)
         console.see(".caption", "0 due")

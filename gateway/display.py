@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
@@ -63,6 +63,16 @@ def _table(*columns: str, right: Iterable[str] = ()) -> Table:
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
+
+
+def _print(table: Table, narrow: Iterable[Text]) -> None:
+    """Print a table or, on a terminal that is too narrow for it, these lines: it would break up ids and names, which
+    people copy."""
+    console = _console()
+    if Measurement.get(console, console.options, table).maximum < console.width:
+        console.print(table)
+    else:
+        console.print(*narrow, sep="\n", soft_wrap=True)
 
 
 class MessageLines:
@@ -125,12 +135,7 @@ class MessageTable:
         print(told + more, file=sys.stderr)
 
     def _show(self) -> None:
-        console = _console()
-        table = self._table()
-        if Measurement.get(console, console.options, table).maximum < console.width:
-            console.print(table)
-        else:
-            self._print_narrow(console)
+        _print(self._table(), self._narrow())
         self._rows.clear()
 
     def _table(self) -> Table:
@@ -145,7 +150,7 @@ class MessageTable:
             table.add_row(*cells)
         return table
 
-    def _print_narrow(self, console: Console) -> None:
+    def _narrow(self) -> Iterator[Text]:
         for due, distance, state, topic, queue, tags, keys, size, host, message_id in self._rows:
             head = Text(f"{due}  {distance}  ").append(
                 state, _STATE_STYLE.get(state.partition(",")[0], "")
@@ -155,7 +160,7 @@ class MessageTable:
             facts += f", keys {keys}" if keys else ""
             facts += f", size {size}"
             facts += f", from {host}" if host else ""
-            console.print(head, Text(facts), Text(f"  {message_id}"), sep="\n", soft_wrap=True)
+            yield from (head, Text(facts), Text(f"  {message_id}"))
 
 
 def outcome_table(
@@ -166,15 +171,19 @@ def outcome_table(
         print("no message matches", file=sys.stderr)
         return
     table = _table("Outcome", "Due (local time)", "", "Topic", "Message id")
+    narrow: list[Text] = []
     for outcome in outcomes:
-        table.add_row(
-            Text(outcome.outcome, _OUTCOME_STYLE.get(outcome.outcome, "red")),
-            show_moment(outcome.due_ms) if outcome.due_ms else "",
-            show_distance(outcome.due_ms, now_ms) if outcome.due_ms else "",
-            Text(printable(outcome.topic or "")),
-            Text(printable(outcome.msg_id or "")),
+        what = Text(outcome.outcome, _OUTCOME_STYLE.get(outcome.outcome, "red"))
+        due = show_moment(outcome.due_ms) if outcome.due_ms else ""
+        distance = show_distance(outcome.due_ms, now_ms) if outcome.due_ms else ""
+        topic, message_id = printable(outcome.topic or ""), printable(outcome.msg_id or "")
+        table.add_row(what, due, distance, Text(topic), Text(message_id))
+        narrow += (
+            Text.assemble(what, f"  {due}  {distance}"),
+            Text(f"  {topic}"),
+            Text(f"  {message_id}"),
         )
-    _console().print(table)
+    _print(table, narrow)
 
 
 def changed(count: int, done: str, *, as_json: bool) -> None:
@@ -246,20 +255,23 @@ def recurring_table(found: Sequence[RecurringMessage], now_ms: int) -> None:
         *("Topic", "Name", "State", "Recurs", "Next (local time)", "", "Fired", "Misfire"),
         right=("Fired",),
     )
+    narrow: list[Text] = []
     for one in found:
+        topic, name = printable(one.topic), printable(one.name)
+        state = Text(one.state, _RECURRING_STYLE.get(one.state, ""))
         rule = f"{one.cron} ({one.zone})" if one.cron is not None else f"every {one.every}"
+        due, distance = show_moment(one.next_ms), show_distance(one.next_ms, now_ms)
+        fired = f"{one.fired:,}" + (f" of {one.count:,}" if one.count is not None else "")
         table.add_row(
-            Text(printable(one.topic)),
-            Text(printable(one.name)),
-            Text(one.state, _RECURRING_STYLE.get(one.state, "")),
-            Text(rule),
-            show_moment(one.next_ms),
-            show_distance(one.next_ms, now_ms),
-            f"{one.fired:,}" + (f" of {one.count:,}" if one.count is not None else ""),
-            one.misfire,
+            *(Text(topic), Text(name), state, Text(rule), due, distance, fired, one.misfire)
+        )
+        narrow += (
+            Text.assemble(f"{topic}  {name}  ", state),
+            Text(f"  {rule}, misfire {one.misfire}"),
+            Text(f"  next {due}, {distance}; fired {fired}"),
         )
     if found:
-        _console().print(table)
+        _print(table, narrow)
     print(counted(len(found), "recurring message"), file=sys.stderr)
 
 

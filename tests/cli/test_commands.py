@@ -643,3 +643,41 @@ def test_on_a_narrow_terminal_ids_stay_whole(
         "  orders, queue 3, tag close, keys order-1001, size 2KiB, from 192.0.2.7:51234"
     )
     assert message_id == "  7F0000010A2B18B4AAC2000000000001"
+
+
+def test_on_a_narrow_terminal_outcomes_and_names_stay_whole(
+    tidegate: Tidegate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """80 columns are usual, and ids have 32 letters."""
+    monkeypatch.setattr(display, "_console", lambda: Console(width=80, highlight=False))
+    message_id = MESSAGE["msgId"]
+    row = {"msgId": message_id, "topic": "orders", "dueMs": 1, "outcome": "already aborted"}
+    with FakeGateway(lambda command: success(command, {"results": [row]})) as gateway:
+        outcome, topic, whole = tidegate(
+            "abort", "--server", gateway.server, "--id", "A"
+        ).out.splitlines()
+    assert outcome.startswith("already aborted  1970-01-01 ")
+    assert (topic, whole) == ("  orders", f"  {message_id}")
+
+    one = {
+        "topic": "reports",
+        "name": "nightly-report-of-all-orders",
+        "state": "active",
+        "cron": "0 5 * * MON-FRI",
+        "zone": "Europe/Berlin",
+        "misfire": "SMART",
+        "fired": 2,
+        "nextMs": 1,
+        "setMs": 0,
+        "queueId": 0,
+        "tags": "",
+        "keys": "",
+        "bodySize": 1,
+    }
+    with FakeGateway(lambda command: success(command, {"recurring": [one]})) as gateway:
+        shown = tidegate("recurring", "list", "--server", gateway.server)
+    name, rule, times = shown.out.splitlines()
+    assert name == "reports  nightly-report-of-all-orders  active"
+    assert rule == "  0 5 * * MON-FRI (Europe/Berlin), misfire SMART"
+    assert times.startswith("  next 1970-01-01 ")
+    assert times.endswith(" d ago; fired 2")

@@ -7,9 +7,13 @@ import { bytes, distance, iso, moment, shownTime, typedTime } from "./format.js"
 
 const PAGE = 50;
 const MOST = 1_000;
+const LONGEST = 120;
 const TIMES = ["begin", "end"];
 
 export const state = (name) => h("span", { class: `state ${name}` }, name);
+
+/** The beginning of a text, such as of a thousand keys; the message's own page has all of it. */
+const begun = (text) => (text?.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text);
 
 const link = (message) =>
   h("a", { href: `#/message/${message.offsetMsgId}`, class: "mono" }, message.msgId || message.offsetMsgId);
@@ -107,8 +111,8 @@ export class MessageTable {
       cell("", h("span", { class: "dim" }, this.#when(message))),
       cell("topic", message.topic),
       cell("id", link(message)),
-      cell("tag", message.tags),
-      cell("keys", message.keys),
+      cell("tag", begun(message.tags)),
+      cell("keys", begun(message.keys)),
       cell("size", bytes(message.bodySize)),
       cell(
         "state",

@@ -223,7 +223,7 @@ def test_states_are_readable(console: Console, dark: bool) -> None:
 
 def test_long_names_and_dialogs_fit_a_phone(console: Console) -> None:
     topic, name = "T" * 120, "n" * 120
-    console.send(topic=topic)
+    console.send(topic=topic, keys="k" * 9_000, tags="t" * 3_000)
     console.api(f"/recurring/{topic}/{name}", {"every": "2m", "body": "x"}, method="PUT")
 
     def fits() -> bool:
@@ -250,7 +250,12 @@ def test_long_names_and_dialogs_fit_a_phone(console: Console) -> None:
         "const box = document.querySelector('.table-box'); return box.scrollWidth - box.clientWidth"
     )
     assert console.browser.page.execute_script(box) == 0, "its button can be seen"
+    console.open(f"message/{'0' * 32}", width=width, height=height)
+    console.see(".bad-text", "there is no message")
+    assert console.browser.overflow() == 0
+    console.browser.errors()  # Chromium notes the 404
     console.open(f"messages?topic={topic}", width=width, height=height)
+    assert console.see(".messages tbody tr", "kkk").rect["height"] < height
     console.see("button.danger", "Change all of these").click()
     console.see("dialog button", "Abort them").click()
     console.see("dialog button.danger", "Abort 1 message")

@@ -1,4 +1,5 @@
-"""Starts the command `tidegate`. A Ctrl-C ends it without a traceback, also while its modules are being imported."""
+"""Starts the command `tidegate`. A Ctrl-C ends it without a traceback, also while its modules are being imported or the
+interpreter shuts down."""
 
 from __future__ import annotations
 
@@ -15,7 +16,12 @@ def main() -> None:
 
     if heeds:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    run()
+    try:
+        run()
+    finally:
+        # A gateway has its own handler, and keeps it.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,15 @@ sys.meta_path.insert(0, Finder())
 main()
 """
 
+INTERRUPTED_AT_EXIT = """
+import atexit, os, signal, sys
+from gateway.__main__ import main
+
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+sys.argv = ["tidegate", "version"]
+main()
+"""
+
 
 def one_line(run: Run) -> str:
     assert run.out == ""
@@ -56,6 +65,14 @@ def test_a_ctrl_c_at_the_very_beginning_ends_it_without_a_word() -> None:
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_a_ctrl_c_at_the_very_end_has_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_AT_EXIT], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert done.stdout.startswith("tidegate ")
 
 
 @pytest.mark.parametrize(("move", "goes_on"), [((), False), (("advance", "30d"), True)])

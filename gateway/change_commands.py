@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
@@ -13,6 +13,7 @@ from gateway.data_folder import counted, is_confirmed, tell
 
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
+    from gateway.wire.pending_bodies import AbortOutcome, RescheduleOutcome
 
 _NOTHING_CHANGED: Final = 1
 _NOT_ALL: Final = 3
@@ -50,7 +51,9 @@ def _selection(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]
             ),
             click.option("--tag", metavar="TAG", help="Messages with this tag."),
             click.option(
-                "--key", metavar="KEY", help=f"{verb} all pending messages with this key."
+                "--key",
+                metavar="KEY",
+                help=f"{verb} the pending messages with this key: at most 1,000, or with --all all of them.",
             ),
             click.option("--topic", metavar="TOPIC", help="The topic of the messages."),
             click.option(
@@ -132,6 +135,31 @@ class _Selection:
             sys.exit(_NOTHING_CHANGED)
 
 
+def _end(
+    outcomes: Sequence[AbortOutcome] | Sequence[RescheduleOutcome],
+    wanted: str,
+    selection: _Selection,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the outcomes, and exit with status 3 unless all messages had the outcome that was wanted."""
+    from gateway import display
+    from gateway.wire.pending_bodies import MAX_CHANGED_BY_KEY
+
+    if as_json:
+        display.json_lines(outcomes)
+    else:
+        display.outcome_table(outcomes, now_ms())
+    is_cut = selection.named["key"] is not None and len(outcomes) >= MAX_CHANGED_BY_KEY
+    if is_cut:
+        tell(
+            f"there may be more: a key alone changes at most {MAX_CHANGED_BY_KEY:,} messages; "
+            "add --all for all of them"
+        )
+    if is_cut or not outcomes or any(one.outcome != wanted for one in outcomes):
+        sys.exit(_NOT_ALL)
+
+
 @click.command()
 @server_options
 @_selection("Abort")
@@ -153,7 +181,7 @@ def abort(connection: RemotingClient, as_json: bool, **flags: Any) -> None:
       tidegate abort --topic orders --tag close --from now --to +30m --dry-run
       tidegate abort --topic orders --tag close --from now --to +30m --yes
     """
-    from gateway import client, display
+    from gateway import client
 
     selection = _Selection("abort", flags)
     with connection:
@@ -161,12 +189,7 @@ def abort(connection: RemotingClient, as_json: bool, **flags: Any) -> None:
             selection.change(connection, as_json)
             return
         outcomes = client.abort(connection, **selection.named)
-    if as_json:
-        display.json_lines(outcomes)
-    else:
-        display.outcome_table(outcomes, now_ms())
-    if not outcomes or any(outcome.outcome != "aborted" for outcome in outcomes):
-        sys.exit(_NOT_ALL)
+    _end(outcomes, "aborted", selection, as_json=as_json)
 
 
 def _new_time(ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, int]:
@@ -236,7 +259,7 @@ def reschedule(
       tidegate reschedule --topic orders --from now --to +1h --by +2h --dry-run
       tidegate reschedule --topic orders --tag close --by -10m --yes
     """
-    from gateway import client, display
+    from gateway import client
 
     selection = _Selection("reschedule", flags)
     to = {**new_time, **shift}
@@ -247,12 +270,7 @@ def reschedule(
             selection.change(connection, as_json, **to)
             return
         outcomes = client.reschedule(connection, **selection.named, **to)
-    if as_json:
-        display.json_lines(outcomes)
-    else:
-        display.outcome_table(outcomes, now_ms())
-    if not outcomes or any(outcome.outcome != "rescheduled" for outcome in outcomes):
-        sys.exit(_NOT_ALL)
+    _end(outcomes, "rescheduled", selection, as_json=as_json)
 
 
 @click.command()

@@ -226,7 +226,7 @@ def version() -> None:
 @cli.command()
 @server_options
 @click.option("--id", metavar="ID", help="Message id: the client's id or the offset id.")
-@click.option("--key", metavar="KEY", help="Messages with this key.")
+@click.option("--key", metavar="KEY", help="Messages with this key; of more than 2,000 the newest.")
 @click.option("--topic", metavar="TOPIC", help="Messages of this topic.")
 @click.option("--tag", metavar="TAG", help="Messages with this tag.")
 @click.option("--from", "begin", metavar="TIME", callback=moment, help="Due at this time or later.")

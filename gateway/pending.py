@@ -25,7 +25,13 @@ from gateway.wire.messages import (
     parse_offset_msg_id,
     unpack_host,
 )
-from gateway.wire.pending_bodies import AbortOutcome, HeldMessage, HeldPage, PausedTopic
+from gateway.wire.pending_bodies import (
+    MAX_CHANGED_BY_KEY,
+    AbortOutcome,
+    HeldMessage,
+    HeldPage,
+    PausedTopic,
+)
 from gateway.wire.properties import find
 from gateway.wire.recall import RecallHandle, RecallHandleError
 from storage import (
@@ -57,9 +63,6 @@ MAX_PAGE = 1_000
 MAX_WITH_KEY = 2_000
 """Most messages with one key that a look-up, an abort or a reschedule by key considers, the newest first, some 50 ms.
 `select_with_key` reaches all."""
-
-MAX_CHANGED_BY_KEY = 1_000
-"""Most messages that one abort or reschedule by key takes on."""
 
 _LATEST_MS = (1 << 63) - 1
 

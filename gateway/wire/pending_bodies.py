@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+MAX_CHANGED_BY_KEY: Final = 1_000
+"""Most messages that one abort or reschedule by key takes on."""
 
 
 class HeldMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -11,6 +11,7 @@ import pytest
 from gateway import change_commands
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, encode_response
+from gateway.wire.pending_bodies import MAX_CHANGED_BY_KEY
 from tests.cli.fake import FakeGateway, Reply, success
 from tests.command import Tidegate
 
@@ -106,6 +107,17 @@ class TestReschedule:
         row = " ".join(run.out.splitlines()[-1].split())
         assert row.startswith("rescheduled ")
         assert row.endswith(" in 3 min orders ID0")
+
+    @pytest.mark.parametrize("form", [[], ["--json"]])
+    def test_as_many_as_a_key_alone_changes_may_not_be_all(
+        self, tidegate: Tidegate, form: list[str]
+    ) -> None:
+        with FakeGateway(moved(*["rescheduled"] * MAX_CHANGED_BY_KEY)) as gateway:
+            flags = ("--key", "K", "--topic", "T", "--at", "+1h", *form)
+            run = tidegate("reschedule", "--server", gateway.server, *flags)
+        assert run.status == 3
+        assert run.out.count("rescheduled") == MAX_CHANGED_BY_KEY
+        assert run.err.startswith("there may be more: a key alone changes at most 1,000 messages")
 
     def test_a_refusal_is_one_line(self, tidegate: Tidegate) -> None:
         def refuse(command: Command) -> bytes:

@@ -211,6 +211,7 @@ export function message(place, parameters, go, id) {
                       event.atMs > now() ? `will be due, ${distance(event.atMs, now())}` : HAPPENED.due,
                     )
                   : (HAPPENED[event.kind] ?? event.kind),
+                event.kind === "rescheduled" && `; it was due ${moment(one.dueBeforeMs)}`,
               ),
             ),
           ),

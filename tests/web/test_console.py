@@ -531,7 +531,7 @@ def test_one_and_many_are_given_another_time(console: Console) -> None:
     console.see("button", "Reschedule…").click()
     console.see("dialog input").clear()
     console.see("dialog input").send_keys("+3h", Keys.ENTER)
-    console.see(".history li.rescheduled")
+    console.see(".history li.rescheduled", "; it was due 20")
     console.see(".headline", "due in 3h")
     console.open("messages?topic=moved")
     console.see("button.danger", "Change all of these").click()

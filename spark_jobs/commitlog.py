@@ -27,6 +27,8 @@ _head = struct.Struct(">II").unpack_from
 _offset = struct.Struct(">q").unpack_from
 _OFFSET_AT: Final = 28
 _LEAST: Final = 91
+_NO_TIME_MS: Final = (1 << 63) // 1_000_000
+"""Store times must be below this: the tables have them in ns, as signed numbers of 64 bits."""
 _MAGICS: Final = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _KNOWN: Final = {magic & 0xFFFFFFFF for magic in (MAGIC_V1, MAGIC_V2)}
 
@@ -74,7 +76,7 @@ def read_log(file: Path, start: int, end: int) -> Iterator[Found | Damage]:
                     return
                 length, _ = _head(data, position)
                 try:
-                    message = decode_message(data[position : position + length])
+                    message = _message(data[position : position + length])
                 except MessageError as error:
                     reason = str(error)
                 else:
@@ -105,6 +107,14 @@ def _is_record(data: mmap.mmap, position: int, size: int, base: int) -> bool:
     (offset,) = _offset(data, position + _OFFSET_AT)
     fits = length >= _LEAST and position + length <= size
     return bool(magic in _KNOWN and offset == base + position and fits)
+
+
+def _message(record: bytes) -> Message:
+    """Return the message of a record. Raises MessageError."""
+    message = decode_message(record)
+    if not 0 <= message.store_ms < _NO_TIME_MS:
+        raise MessageError("a record with an impossible time")
+    return message
 
 
 def _next_record(data: mmap.mmap, start: int, size: int, base: int) -> int:

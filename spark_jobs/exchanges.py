@@ -65,7 +65,7 @@ ASIDES: Final = pa.schema(
 ASIDE_DDL: Final = ddl(ASIDES)
 
 BATCH_ROWS: Final = 8192
-_BATCH_BYTES: Final = 16 * 1024 * 1024
+BATCH_BYTES: Final = 16 * 1024 * 1024
 _OUTSTANDING: Final = 100_000
 """The most unanswered requests that are kept. Beyond it, the older half is written as unanswered."""
 _KEPT_OF_ASIDE: Final = 256
@@ -278,7 +278,7 @@ class Pairer:
     @property
     def is_full(self) -> bool:
         """Whether there is enough for a batch."""
-        return len(self._exchanges) >= BATCH_ROWS or self._bytes >= _BATCH_BYTES
+        return len(self._exchanges) >= BATCH_ROWS or self._bytes >= BATCH_BYTES
 
     def take(self) -> tuple[list[Exchange], list[tuple[Any, ...]]]:
         """Remove and return the pairs and the rows of `ASIDES` so far."""

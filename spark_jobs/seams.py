@@ -8,6 +8,7 @@ outstanding between two parts are in memory.
 from __future__ import annotations
 
 import itertools
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,10 +19,9 @@ import pyarrow.parquet as pq
 
 from gateway.wire.codes import CommandFlag
 from spark_jobs import messages
-from spark_jobs.exchanges import ROWS
-from spark_jobs.tables import HEADS, MESSAGES, OPEN, PAIRS, Receipt
+from spark_jobs.exchanges import BATCH_BYTES, BATCH_ROWS, ROWS
+from spark_jobs.tables import HEADS, MESSAGES, OPEN, PAIRS, PartWriter, Receipt
 
-_NAME: Final = "seams.parquet"
 _ANSWER: Final = ("answered_ns", "answer_code", "answer_remark", "answer_ext", "answer_body")
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 _Row = dict[str, Any]
@@ -35,23 +35,21 @@ def stitch(
 
     :returns: files, and the counts to add to theirs.
     """
+    writer = PartWriter(folder, max((one.part for one in parts), default=0) + 1, levels)
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     rows: list[_Row] = []
-    counts: list[tuple[str, dict[str, int]]] = []
+    size = 0
     for _, run in itertools.groupby(parts, lambda part: part.group):
         for name, row in _stitched(folder, list(run)):
+            counts[row["file"]][name] += 1
             rows.append(row)
-            counts.append((row["file"], {name: 1}))
-    if rows:
-        _write(folder / PAIRS, pa.Table.from_pylist(rows, schema=ROWS))
-        events = [
-            event
-            for row in rows
-            if row["code"] in messages.CODES
-            for event in messages.messages_of_pair(row, levels)
-        ]
-        if events:
-            _write(folder / MESSAGES, pa.Table.from_batches([messages.message_batch(events)]))
-    return counts
+            size += len(row["body"] or b"") + len(row["answer_body"] or b"")
+            if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
+                _write(writer, rows, levels)
+                rows, size = [], 0
+    _write(writer, rows, levels)
+    writer.end_without_receipt()
+    return [(file, dict(of_file)) for file, of_file in counts.items()]
 
 
 def _stitched(folder: Path, parts: Sequence[Receipt]) -> Iterator[tuple[str, _Row]]:
@@ -107,6 +105,12 @@ def _used(file: Path, carried: Mapping[_Key, _Row]) -> set[_Key]:
     return {key for row in near.to_pylist() if (key := _key(row)) in carried}
 
 
-def _write(folder: Path, table: pa.Table) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, folder / _NAME, compression="zstd")
+def _write(writer: PartWriter, rows: Sequence[_Row], levels: tuple[int, ...]) -> None:
+    writer.write(PAIRS, pa.RecordBatch.from_pylist(rows, schema=ROWS))
+    events = (
+        event
+        for row in rows
+        if row["code"] in messages.CODES
+        for event in messages.messages_of_pair(row, levels)
+    )
+    writer.write(MESSAGES, messages.message_batch(events))

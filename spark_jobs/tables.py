@@ -6,7 +6,7 @@ and the driver, must see the folder under the same path.
 
 from __future__ import annotations
 
-import os
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -55,14 +55,14 @@ class Receipt(msgspec.Struct, kw_only=True):
 class PartWriter:
     """Writes the tables of one part, under hidden names until `end`.
 
-    A task that runs again replaces the files that its killed run left.
+    A task that runs again replaces the files of its first run, which may still be running on another machine.
     """
 
     def __init__(self, folder: Path, part: int, levels: tuple[int, ...]) -> None:
         self._folder = folder
         self._part = part
         self._name = f"part-{part:06}"
-        self._hidden = f".{self._name}-{os.getpid()}"
+        self._hidden = f".{self._name}-{secrets.token_hex(4)}"
         self._levels = levels
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
         self._writers: dict[str, pq.ParquetWriter] = {}
@@ -105,20 +105,21 @@ class PartWriter:
             rows=self.rows,
             closed=list(pairer.closed.values()),
         )
-        self._commit(receipt)
+        self.end_without_receipt()
+        receipts = self._folder / RECEIPTS
+        receipts.mkdir(parents=True, exist_ok=True)
+        (receipts / self._hidden).write_bytes(msgspec.json.encode(receipt))
+        (receipts / self._hidden).rename(receipts / f"{self._name}.json")
         return receipt
 
-    def _commit(self, receipt: Receipt) -> None:
+    def end_without_receipt(self) -> None:
+        """Write the rest and give the files their visible names. A run that goes on writes them again."""
         for table in list(self._waiting):
             self._write_waiting(table)
         for table, writer in self._writers.items():
             writer.close()
             place = self._folder / table
             (place / self._hidden).rename(place / f"{self._name}.parquet")
-        receipts = self._folder / RECEIPTS
-        receipts.mkdir(parents=True, exist_ok=True)
-        (receipts / self._hidden).write_bytes(msgspec.json.encode(receipt))
-        (receipts / self._hidden).rename(receipts / f"{self._name}.json")
 
     def _write_waiting(self, table: str) -> None:
         batches = self._waiting.pop(table, [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +19,9 @@ from recording.writer import CaptureWriter
 from spark_jobs.capture import Record, read_records
 from spark_jobs.commitlog import Found, read_log
 from spark_jobs.errors import Damage, JobError
+from spark_jobs.exchanges import Pairer
 from spark_jobs.messages import asked_time
+from spark_jobs.seams import stitch
 from spark_jobs.sources import (
     Part,
     certain,
@@ -25,8 +29,10 @@ from spark_jobs.sources import (
     parts_of_run,
     read_commit_log,
     read_part,
+    read_sends,
     survey_again,
 )
+from spark_jobs.tables import PartWriter
 from tests.spark.conftest import RECORDED
 from tests.spark.making import (
     LEVELS,
@@ -216,6 +222,55 @@ def test_a_connection_that_was_closed_is_open_in_no_later_file(tmp_path: Path) -
     assert [sorted(part.connections) for part in parts] == [[], [1, 2], [2, 3], [3]]
 
 
+def test_pairs_across_files_need_no_more_memory_the_more_files_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as long polls of many consumers, which wait wherever a file ends."""
+    monkeypatch.setattr("spark_jobs.seams.BATCH_ROWS", 50)
+    connections = range(1, 101)
+    peaks = []
+    for count in (4, 16):
+        spans = []
+        for number in range(count):
+            records = [(NOW_NS + number, one, 0, b"broker") for one in connections]
+            for one in connections:
+                records.append((NOW_NS + number, one, 2, encode_response(number - 1, 19)))
+                records.append((NOW_NS + number, one, 1, encode_command(11, number, body=b"{}")))
+            file = tmp_path / f"run-{number:05}.capture"
+            file.write_bytes(capture_bytes(records))
+            spans.append((str(file), 0, file.stat().st_size))
+        parts = parts_of_run("run", spans, [guess(span) for span in spans])
+        for number, part in enumerate(parts):
+            part.number = number
+        folder = tmp_path / str(count)
+        receipts = [read_part(part, folder, LEVELS) for part in parts]
+        tracemalloc.start()
+        stitched = Counter[str]()
+        for _, counts in stitch(folder, receipts, LEVELS):
+            stitched.update(counts)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert stitched == {"paired": 100 * (count - 1)}
+        assert receipts[0].counts["unasked"] == 100
+    assert peaks[1] < 1.3 * peaks[0]
+
+
+def test_a_part_that_two_tasks_write_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark may run a task again while its first run, on another machine, has the same process id."""
+    monkeypatch.setattr("spark_jobs.tables._ROW_GROUP_ROWS", 1)
+    writers = [PartWriter(tmp_path, 0, LEVELS) for _ in range(2)]
+    for writer in writers:
+        pairer = Pairer("a.capture")
+        connection = pairer.open(1, "a#1", "broker")
+        for at, frame in enumerate(exchange(7)):
+            pairer.frame(at, NOW_NS + at, connection, at == 0, frame)
+        writer.write_pairs("a.capture", pairer.take()[0])
+    receipts = [writer.end("a.capture", "a", pairer) for writer in writers]
+    assert len(tables_of(tmp_path, receipts[1]).pairs) == 1
+
+
 def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "no.capture"
     file.write_bytes(b"something else entirely")
@@ -289,6 +344,21 @@ def test_ranges_of_a_log_give_each_record_once(
     edges = [0, *sorted(set(cuts)), 1 << 40]
     in_parts = [one for start, end in pairwise(edges) for one in read_log(file, start, end)]
     assert in_parts == at_once
+
+
+@pytest.mark.parametrize("flipped", [0x40, 0x80])
+def test_a_record_of_a_log_with_an_impossible_time_is_damage(tmp_path: Path, flipped: int) -> None:
+    log = bytearray(log_bytes([("orders", b"body", "UNIQ_KEY\x01A\x02")] * 3))
+    size = len(log) // 3
+    log[size + 56] ^= flipped  # the first byte of the second record's store time
+    file = tmp_path / ("0" * 20)
+    file.write_bytes(log)
+    rows = [
+        row for batch in read_commit_log(file, 0, len(log), LEVELS) for row in batch.to_pylist()
+    ]
+    assert [row["event"] for row in rows] == ["stored", "unreadable", "stored"]
+    assert rows[1]["reason"] == f"{size} bytes: a record with an impossible time"
+    assert [batch.num_rows for batch in read_sends(file, 0, len(log))] == [2]
 
 
 def test_a_cut_log_is_told(tmp_path: Path) -> None:

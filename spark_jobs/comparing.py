@@ -43,6 +43,9 @@ _RECORDS: Final = tuple(
     )
 )
 """Codes of requests whose answers have messages."""
+_SECRET: Final = (int(RequestCode.AUTH_GET_USER), int(RequestCode.AUTH_LIST_USER))
+"""Codes of requests whose answers have secret keys."""
+_NOT_SHOWN: Final = "(not shown, as it may have secret keys)"
 _RESERVED: Final = {value for name, value in vars(names).items() if name.isupper()} - {
     names.KEYS,
     names.SHARDING_KEY,
@@ -549,7 +552,10 @@ def _differences(
         had, has = body_facts(code, old[4] or b"", new[4] or b"")
         for name in had.keys() | has.keys():
             if had.get(name) != has.get(name):
-                yield name, had.get(name), has.get(name)
+                before, after = had.get(name), has.get(name)
+                if code in _SECRET:
+                    before, after = before and _NOT_SHOWN, after and _NOT_SHOWN
+                yield name, before, after
 
 
 def _truth(value: bool) -> str:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -106,6 +107,20 @@ def test_differences_must_exceed_the_noise(
     differ: int, noise: int, noise_of: int, expected: bool
 ) -> None:
     assert exceeds(differ, 1000, noise, noise_of) is expected
+
+
+@pytest.mark.parametrize("code", [RequestCode.AUTH_GET_USER, RequestCode.AUTH_LIST_USER])
+def test_secret_keys_are_compared_and_not_shown(spark: SparkSession, code: RequestCode) -> None:
+    def users(password: str) -> DataFrame:
+        user: Any = {"username": "orders", "password": password}
+        body = json.dumps(user if code == RequestCode.AUTH_GET_USER else [user]).encode()
+        row = {"file": "a", "position": 0, "code": int(code), "feature": "admin", "asked_ns": 1}
+        return answers(spark, [row | {"answer_code": 0, "answer_ext": {}, "answer_body": body}])
+
+    assert compare(users("secret-1"), users("secret-1")).is_same
+    found = compare(users("secret-1"), users("secret-2"))
+    assert not found.is_same
+    assert b"secret-" not in msgspec.json.encode(found)
 
 
 def test_a_field_that_is_missing_is_no_noise_however_its_values_change(spark: SparkSession) -> None:

@@ -25,7 +25,7 @@ from spark_jobs.errors import JobError
 from spark_jobs.tasks import explained
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class _LocalPath(click.Path):
@@ -467,10 +467,12 @@ def compare(
     else:
         assert baseline is not None
         expected, before = read_answers(spark, baseline)
+        expected = _that_left(expected, "baseline")
         sent_before += before
     again = None
     if noise is not None:
         again, before = read_answers(spark, noise)
+        again = _that_left(again, "second run")
         sent_before += before
     if sent_before:
         click.echo(
@@ -488,6 +490,16 @@ def compare(
             )
     if not found.is_same:
         sys.exit(_FOUND_WRONG)
+
+
+def _that_left(results: DataFrame, run: str) -> DataFrame:
+    """Return the results of the requests that left, and say how many never did: the server has not answered these in
+    any way."""
+    if never_left := results.where("sent_ns is null").count():
+        click.echo(
+            f"{never_left:,} requests of the {run} never left, as the target was not there: they are left out"
+        )
+    return results.where("sent_ns is not null")
 
 
 @cli.command()

@@ -143,8 +143,8 @@ def test_what_was_sent_before_or_never_left_is_not_judged(
     answered = {"file": "a", "code": 34, "feature": "clients", "answer_code": 0}
     row = answered | {"outcome": "answered", "asked_ns": 1, "sent_ns": 2}
     lost = row | {"outcome": "sent before", "answer_code": None, "sent_ns": None}
-    away = lost | {"outcome": "not connected"}
-    runs = {"whole": [row, row, row], "gone-on-with": [lost, row, row], "away": [away, away, row]}
+    refused = lost | {"outcome": "not connected"}
+    runs = {"whole": [row] * 3, "gone-on-with": [lost, row, row], "away": [refused, refused, row]}
     for name, rows in runs.items():
         placed = [one | {"position": at} for at, one in enumerate(rows)]
         table = pa.Table.from_pylist(placed, schema=RESULTS)
@@ -161,8 +161,16 @@ def test_what_was_sent_before_or_never_left_is_not_judged(
     said = capsys.readouterr().out
     assert "1 requests were sent before the replay was interrupted" in said
     assert "never left" not in said
-    assert status_of("verify", str(tmp_path / "away")) == 0
+    away = str(tmp_path / "away")
+    assert status_of("verify", away) == 0
     assert "2 requests never left, as the target was not there" in capsys.readouterr().out
+    assert status_of("compare", away, "--baseline", away) == 0
+    said = capsys.readouterr().out
+    assert "2 requests of the baseline never left, as the target was not there" in said
+    assert "1 answers compared: the same; 0 only in the baseline, 2 only in the candidate" in said
+    assert status_of("compare", whole, "--baseline", whole, "--noise", away) == 0
+    assert "2 requests of the second run never left" in capsys.readouterr().out
+    assert status_of("compare", away, "--baseline", whole) == 3
 
 
 def test_two_replays_do_not_write_into_one_folder(

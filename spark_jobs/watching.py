@@ -52,7 +52,7 @@ class Watcher:
     """
 
     def __init__(self, target: Target, topics: Iterable[str], folder: Path) -> None:
-        self._target = target
+        self._name_server, self._broker = _Line(target.name_server), _Line(target.broker)
         self._topics = sorted(set(topics))
         self._folder = folder / WATCHED
         self._rows: list[dict[str, Any]] = []
@@ -104,6 +104,8 @@ class Watcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._name_server.close()
+        await self._broker.close()
         self._rows += self._drained.values()
         self._write()
 
@@ -123,8 +125,8 @@ class Watcher:
         )
 
     async def _queues(self, topic: str) -> int:
-        answer = await _ask_once(
-            self._target.name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}
+        answer = await self._name_server.try_to_ask(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}
         )
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return 0
@@ -136,7 +138,7 @@ class Watcher:
 
     async def _end(self, topic: str, queue: int) -> int:
         ext = {"topic": topic, "queueId": str(queue)}
-        answer = await _ask_once(self._target.broker, RequestCode.GET_MAX_OFFSET, ext)
+        answer = await self._broker.try_to_ask(RequestCode.GET_MAX_OFFSET, ext)
         return int(answer.ext().get("offset", "0")) if answer is not None else 0
 
     async def _watch_queue(self, topic: str, queue: int, offset: int) -> None:
@@ -153,15 +155,13 @@ class Watcher:
             "expressionType": "TAG",
         }
         while True:
-            with suppress(OSError, FrameError, CommandError, TimeoutError):
-                async with _Line(self._target.broker) as line:
-                    while True:
-                        ext["queueOffset"] = str(offset)
-                        asked_ns = time.time_ns()
-                        answer = await line.ask(RequestCode.PULL_MESSAGE, ext)
-                        offset = int(answer.ext().get("nextBeginOffset", offset))
-                        if not self._note(ext, asked_ns, answer):
-                            await asyncio.sleep(_AGAIN_S)
+            with suppress(OSError):
+                ext["queueOffset"] = str(offset)
+                asked_ns = time.time_ns()
+                answer = await self._broker.ask(RequestCode.PULL_MESSAGE, ext)
+                offset = int(answer.ext().get("nextBeginOffset", offset))
+                if self._note(ext, asked_ns, answer):
+                    continue
             await asyncio.sleep(_AGAIN_S)
 
     def _note(self, ext: Mapping[str, str], asked_ns: int, answer: Command) -> bool:
@@ -200,41 +200,72 @@ class Watcher:
 
 
 class _Line:
-    """A connection with one request at a time."""
+    """A connection for any number of requests at once. It is opened when it is needed, and again after it was lost.
+
+    With a connection for each queue, a few hundred topics would have more than a process may open.
+    """
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
-        self._frames = FrameBuffer()
         self._opaque = 0
-
-    async def __aenter__(self) -> Self:
-        opening = asyncio.open_connection(*self._address)
-        self._reader, self._writer = await asyncio.wait_for(opening, _ANSWER_LIMIT_S)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._writer.close()
+        self._answers: dict[int, asyncio.Future[Command]] = {}
+        self._opening: asyncio.Task[asyncio.StreamWriter] | None = None
+        """Opens the connection, or has opened it."""
+        self._reading: asyncio.Task[None] | None = None
 
     async def ask(self, code: int, ext: Mapping[str, str]) -> Command:
-        """Send a request and return its answer. Raises OSError, TimeoutError, FrameError or CommandError."""
+        """Send a request and return its answer. Raises OSError."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+        writer = await asyncio.shield(self._opening)
+        if writer.is_closing():
+            raise ConnectionResetError("the connection was lost")
         self._opaque += 1
-        self._writer.write(encode_command(code, self._opaque, ext=ext))
-        async with asyncio.timeout(_ANSWER_LIMIT_S):
-            while data := await self._reader.read(65_536):
-                for frame in self._frames.feed(data):
-                    command = decode_command(frame)
-                    if command.is_response and command.opaque == self._opaque:
-                        return command
-        raise ConnectionResetError("the server closed the connection")
+        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._answers[self._opaque] = answer
+        writer.write(encode_command(code, self._opaque, ext=ext))
+        return await answer
 
+    async def try_to_ask(self, code: int, ext: Mapping[str, str]) -> Command | None:
+        """Send a request and return its answer, or None if there is none."""
+        with suppress(OSError):
+            return await self.ask(code, ext)
+        return None
 
-async def _ask_once(address: tuple[str, int], code: int, ext: Mapping[str, str]) -> Command | None:
-    with suppress(OSError, FrameError, CommandError, TimeoutError):
-        async with _Line(address) as line:
-            return await line.ask(code, ext)
-    return None
+    async def close(self) -> None:
+        """Close the connection. Nobody may be waiting for an answer."""
+        tasks = [task for task in (self._opening, self._reading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _open(self) -> asyncio.StreamWriter:
+        try:
+            opening = asyncio.open_connection(*self._address)
+            reader, writer = await asyncio.wait_for(opening, _ANSWER_LIMIT_S)
+        except OSError:
+            self._opening = None
+            raise
+        self._reading = asyncio.create_task(self._read(reader, writer))
+        return writer
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass on answers until the connection is lost, or silent for too long."""
+        frames = FrameBuffer()
+        try:
+            with suppress(OSError, FrameError, CommandError):
+                while data := await asyncio.wait_for(reader.read(65_536), _ANSWER_LIMIT_S):
+                    for frame in frames.feed(data):
+                        command = decode_command(frame)
+                        if not command.is_response:
+                            continue
+                        answer = self._answers.pop(command.opaque, None)
+                        if answer is not None and not answer.done():
+                            answer.set_result(command)
+        finally:
+            self._opening = None
+            writer.close()
+            answers, self._answers = self._answers, {}
+            for answer in answers.values():
+                if not answer.done():
+                    answer.set_exception(ConnectionResetError("the connection was lost"))

@@ -564,6 +564,38 @@ def test_a_watcher_says_from_when_to_when_it_saw_a_queue(
     assert last["time_ns"] > pulled_ns[2]
 
 
+def test_a_watcher_of_many_queues_needs_few_connections(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Any] = []
+    pulled: set[tuple[str, str]] = set()
+    is_enough = threading.Event()
+    connect = asyncio.BaseEventLoop.create_connection
+
+    async def counted(*arguments: Any, **more: Any) -> Any:
+        opened.append(arguments)
+        return await connect(*arguments, **more)
+
+    def answer(command: Command) -> bytes:
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return encode_response(command.opaque, 0, body=b'{"queueDatas":[{"readQueueNums":8}]}')
+        if command.code == RequestCode.GET_MAX_OFFSET:
+            return encode_response(command.opaque, 0, ext={"offset": "7"})
+        ext = command.ext()
+        assert ext["queueOffset"] == "7"
+        pulled.add((ext["topic"], ext["queueId"]))
+        if len(pulled) == 320:
+            is_enough.set()
+        return b""  # as while there is no message
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", counted)
+    monkeypatch.setattr(server, "answer", answer)
+    topics = [f"orders-{number}" for number in range(40)]
+    with Watcher(Target(server.address, server.address), topics, tmp_path):
+        assert is_enough.wait(LIMIT_S)
+    assert len(opened) == 2, "one to the name server, one to the broker"
+
+
 @pytest.mark.parametrize("is_full_to_the_end", [False, True])
 def test_what_was_watched_is_whole_though_the_disk_was_full(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full_to_the_end: bool

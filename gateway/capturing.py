@@ -13,6 +13,8 @@ import rich_click as click
 from gateway.asking import address
 
 _FAILED: Final = 1
+_LEAST_FILE_SIZE: Final = 1024
+"""With less, as with 0, each write would begin a file."""
 _PANEL: Final = "Files"
 
 
@@ -33,6 +35,13 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
         return parse_size(value)
     except ValueError as error:
         raise click.BadParameter(f"{value!r}: {error}; write 256MiB or 1GiB") from None
+
+
+def _file_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    size = _size(ctx, param, value)
+    if size < _LEAST_FILE_SIZE:
+        raise click.BadParameter(f"{value!r} is less than 1KiB; write 256MiB or 1GiB")
+    return size
 
 
 def _duration(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
@@ -78,7 +87,7 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> timedel
 @click.option(
     "--file-size",
     default="256MiB",
-    callback=_size,
+    callback=_file_size,
     metavar="SIZE",
     help="Size at which the next file begins. Default: 256MiB.",
     panel=_PANEL,
@@ -129,7 +138,7 @@ def capture(
     clients that look up brokers over TLS get the real addresses. Stop the proxy with Ctrl-C or
     SIGTERM; it closes the open connections, and clients reconnect.
 
-    The exit status is 0 if everything was recorded, and 1 if not.
+    The exit status is 0 if everything that can be read was recorded, and 1 if not.
 
     \b
     Examples:

@@ -230,6 +230,10 @@ class TestMisuse:
                 ["capture", "--listen", "127.0.0.1:9", "--to", "127.0.0.1:9", "--out", "x"],
                 "--to and --listen are the same address",
             ),
+            (
+                ["capture", "--listen", "[::]:9", "--to", "h:9", "--out", "x", "--file-size", "0"],
+                "'0' is less than 1KiB",
+            ),
             (["pending", "--server", "host:0"], "'host:0' is not HOST:PORT"),
             (["pending", "--server", "host:" + "9" * 5_000], "is not HOST:PORT"),
             (["pending", "--from", "soon"], "'soon' is not a time; write a time such as"),

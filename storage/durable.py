@@ -200,6 +200,12 @@ def transaction_ahead(folder: Path) -> int | None:
     return None if ahead is None else transaction_of(ahead.state)
 
 
+def transaction_held(folder: Path) -> int:
+    """Return the last transaction of LMDB's file that is known to be on disk; 0 when none is."""
+    noted, _ = _read(folder)
+    return transaction_of(noted.state) if noted.state else 0
+
+
 def go_back(folder: Path) -> None:
     """Put LMDB's file back to the last state that is known to be on disk. No process may be reading a later one.
 

@@ -568,6 +568,47 @@ def test_whoever_reads_beside_a_gateway_waits_for_its_checkpoint(
     backup.close()
 
 
+_SLOW_DISK = """
+import os, sys, time
+from pathlib import Path
+from storage import Store
+from tests.storage.sample import Sample, hold, terms_of
+
+def sync(file):
+    if os.readlink(f"/proc/self/fd/{file}").endswith("data.mdb"):
+        time.sleep(0.2)
+
+os.fdatasync = sync
+store = Store(Path(sys.argv[1]), terms_of, sync=False)
+for number in range(1_000):
+    hold(store, Sample(b"%d" % number), 1_000)
+    store.commit()
+    if number == 5:
+        print("stored", flush=True)
+    store.checkpoint()
+"""
+"""Code of a process that makes each checkpoint as soon as the disk has the one before, as a busy gateway does."""
+
+
+def test_the_last_checkpoint_may_never_be_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    monkeypatch.setattr(copies, "CHECKPOINT_PATIENCE", 2)
+    with subprocess.Popen(
+        [sys.executable, "-c", _SLOW_DISK, data], stdout=-1, text=True
+    ) as serving:
+        assert serving.stdout is not None
+        assert serving.stdout.readline() == "stored\n"
+        try:
+            back_up(data, tmp_path / "backup")
+        finally:
+            serving.kill()
+    backup = Folder(tmp_path / "backup")
+    assert len(pending_ids(backup.open())) >= 6
+    backup.close()
+
+
 def test_a_process_that_died_while_somebody_read_keeps_no_lock(tmp_path: Path) -> None:
     """A serving process always holds LMDB's writer lock, and a reader keeps the lock file alive."""
     data = tmp_path / "data"

@@ -131,11 +131,12 @@ def _topics_due(
                 found[reached] = begin
         leaps += 1
         alive = held.set_range(reached + b"\0" + b"\xff" * 9)
-    begins = dict.fromkeys(store.inbox.topics_before(bound), bound)
-    begins |= {topic: key for topic, key in store.fronts.entered.items() if key < bound}
-    for topic, begin in begins.items():
-        if behind < topic and not (alive and topic > reached):
-            found[topic] = min(begin, found.get(topic, bound))
+    entered = {topic: key for topic, key in store.fronts.entered.items() if key < bound}
+    lately = store.inbox.topics_before(bound, behind, TOPICS_AT_ONCE)
+    lately.update(topic for topic in entered if topic > behind)
+    for topic in lately:
+        if not (alive and topic > reached):
+            found[topic] = min(entered.get(topic, bound), found.get(topic, bound))
     topics = nsmallest(TOPICS_AT_ONCE, found.items())
     if len(topics) < TOPICS_AT_ONCE:
         return topics, reached if alive else b""

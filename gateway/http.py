@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Cooperator, TaskStopped
 from twisted.logger import Logger
 from twisted.protocols.policies import WrappingFactory
@@ -113,6 +114,7 @@ class BoundedSite(WrappingFactory[Any]):
     def __init__(self, factory: Any, config: Config) -> None:
         super().__init__(factory)  # type: ignore[no-untyped-call]
         self._has_told = False
+        self._all_gone: Deferred[None] | None = None
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -131,6 +133,27 @@ class BoundedSite(WrappingFactory[Any]):
                 limit=self._most,
             )
         return None
+
+    def close_all(self) -> Deferred[None]:
+        """Close every connection once the answers that were sent to it have left. The Deferred fires when the last one
+        is gone."""
+        all_gone: Deferred[None] = Deferred()
+        self._all_gone = all_gone
+        for connection in list(self.protocols):
+            channel: Any = connection.wrappedProtocol
+            # TLS comes in between.
+            getattr(channel, "wrappedProtocol", channel).loseConnection()
+        self._tell_if_gone()
+        return all_gone
+
+    def unregisterProtocol(self, p: Any) -> None:
+        super().unregisterProtocol(p)  # type: ignore[no-untyped-call]
+        self._tell_if_gone()
+
+    def _tell_if_gone(self) -> None:
+        if self._all_gone is not None and not self.protocols:
+            all_gone, self._all_gone = self._all_gone, None
+            all_gone.callback(None)
 
 
 class _Folder(Resource):

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from twisted.internet import error
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from gateway.audit import AuditLog
@@ -52,7 +52,7 @@ from gateway.handlers.timers import Timers
 from gateway.handlers.topic_admin import TopicAdmin
 from gateway.handlers.transactions import Transactions
 from gateway.housekeeping import Housekeeping
-from gateway.http import make_site
+from gateway.http import BoundedSite, make_site
 from gateway.intake import Intake, terms_of
 from gateway.kv_config import KvConfig
 from gateway.loading import LEADER_VARIABLE, WORKERS_VARIABLE
@@ -146,6 +146,7 @@ class Gateway:
         self._inbox_size = inbox_size
         self._shared = shared
         self._ports: list[Any] = []
+        self._site: BoundedSite | None = None
         self._stopping = False
         self.trouble: str | None = None
         """Why the gateway stops by itself, in a line that says what to do."""
@@ -274,6 +275,7 @@ class Gateway:
             self.stop()
             raise cannot_listen(failure, "http", address) from failure
         self.broker.follow(site.configure)
+        self._site = site
         self._ports.append(port)
         self.http_port = port.getHost().port
 
@@ -425,7 +427,10 @@ class Gateway:
         self.broker.parked.release_all()
         self.broker.outgoing.stop()
         self.broker.committer.stop()
-        gone = self.factory.close_all()
+        leaving = [self.factory.close_all()]
+        if self._site is not None:
+            leaving.append(self._site.close_all())
+        gone: Deferred[Any] = DeferredList(leaving, consumeErrors=True)
         gone.addTimeout(LONGEST_GOODBYE, self._reactor)
         gone.addBoth(lambda _: self._tapping.stop())
         gone.addBoth(lambda _: synced)

@@ -14,13 +14,14 @@ from twisted.logger import capturedLogs, formatEvent
 from gateway.config import Config
 from gateway.process import StartError, allow_open_files
 from gateway.service import Gateway
-from gateway.setting_values import HostPort
+from gateway.setting_values import HostPort, parse_host_port
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, TurnReactor, bodies
 from tests.gateway.tools import create_topic, ok, put_group
 from tests.storage.folder import change_table
+from tests.web.http import HTTP_PORT, HttpClient
 
 
 class BusyReactor(TurnReactor):
@@ -124,6 +125,32 @@ class TestStop:
         assert stopped.called
         gateway.start()
         assert bodies(gateway.connect().pull()) == ["last"]
+
+    @pytest.mark.parametrize("reads_on", [True, False])
+    def test_what_was_accepted_by_http_is_answered(
+        self, make_gateway: MakeGateway, *, reads_on: bool
+    ) -> None:
+        gateway = make_gateway(http=parse_host_port(HTTP_PORT))
+        client = HttpClient(gateway)
+        idle, sender = client.connect(), client.connect()
+        sender.reads = False
+        body = b'{"topic": "orders", "body": "last", "queue": 0}'
+        lines = ["POST /api/v1/messages HTTP/1.1", f"Host: {HTTP_PORT}"]
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        sender.protocol.dataReceived("\r\n".join([*lines, "", ""]).encode() + body)
+        stopped = gateway.service.stop()
+        gateway.settle()
+        assert sender.value().startswith(b"HTTP/1.1 200 OK\r\n")
+        assert (idle.connected, stopped.called) == (False, False)
+        if reads_on:
+            sender.clear()
+            sender.drained()
+            gateway.settle()
+        else:
+            gateway.advance(3_000)
+        assert stopped.called
+        gateway.start()
+        assert bodies(gateway.connect().pull_all()) == ["last"]
 
     def test_with_no_client_connected(self, gateway: MemoryGateway) -> None:
         gateway.restart()

@@ -141,6 +141,7 @@ class PopWaits:
         """
         if self.count(waited) >= MAX_WAITING or not self._parked.has_room(len(queues)):
             return False
+        call.shed()
         self._counts[waited] = self.count(waited) + 1
         wait = _Wait(call, retry, over, lambda: self._forget(waited))
         kind = _kind(waited, call.fields)

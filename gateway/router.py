@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import msgspec
 from twisted.logger import Logger
 
 from gateway.access import Action
@@ -140,6 +141,10 @@ class Call:
         """Answer with a frame that was encoded before."""
         if not self.command.is_oneway:
             self.peer.send(frame)
+
+    def shed(self) -> None:
+        """Drop the request's header and body, which may have MBs: it will wait, and needs its fields alone."""
+        self.command = msgspec.structs.replace(self.command, header=b"", body=b"", _ext=None)
 
     def answer(
         self,

@@ -117,6 +117,8 @@ class Pulling:
             self._broker.parked.check_room()
             wait = min(fields.suspend_timeout_millis / 1000, LONGEST_SUSPENSION)
             pull.deadline = self._reactor.seconds() + wait
+            call.shed()
+            fields.subscription = None  # it is in the filter
             self._broker.parked.park(pull)
         else:
             self.answer_nothing(pull)

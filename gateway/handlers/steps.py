@@ -30,6 +30,7 @@ class Steps:
         """
         if len(self._under_way) >= MOST:
             raise overloaded("requests of this kind under way", MOST)
+        call.shed()
         self._under_way.append((steps, call))
         if len(self._under_way) == 1:
             self._go_on()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -70,6 +71,30 @@ class TestWaitingRequests:
         where = pop_fields(gateway, topic="empty", queueId=1, pollTime=15_000)
         answer = client.ask(RequestCode.POP_MESSAGE, where)
         assert answer.code == ResponseCode.POLLING_FULL
+
+    @pytest.mark.parametrize(
+        "code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION]
+    )
+    def test_their_bodies_and_what_nobody_reads_of_their_headers_are_not_kept(
+        self, make_gateway: MakeGateway, code: int
+    ) -> None:
+        gateway = make_gateway()
+        client = gateway.connect()
+        client.send_message("orders", fields={"queue": 3})
+        fields = (
+            client.pull_request(wait_ms=15_000)
+            if code == RequestCode.PULL_MESSAGE
+            else pop_fields(gateway, queueId=0, pollTime=15_000)
+        )
+        fields["more"] = "x" * 500_000
+        client.ask(code, fields | {"pollTime": "0", "suspendTimeoutMillis": "0"})
+        tracemalloc.start()
+        for _ in range(20):
+            client.send(code, fields, bytes(500_000))
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert len(gateway.service.broker.parked) >= 20
+        assert kept < 2 * MIB
 
     def test_can_be_changed_while_serving(
         self, gateway: MemoryGateway, client: MemoryClient

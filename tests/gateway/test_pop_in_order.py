@@ -126,6 +126,18 @@ class TestOneAtATime:
             assert bodies(decode_messages(answer.body)) == ["a"]
             assert answer.ext()["orderCountInfo"] == "0 qo0%0 1;0 0 1"
 
+    def test_the_id_of_an_attempt_is_of_a_bounded_length(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a")
+        answer = ask_pop(gateway, client, **ORDER, attemptId="x" * 1_001)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            "1001 characters of an attempt's id; 1000 are possible",
+        )
+        answer = ask_pop(gateway, client, **ORDER, attemptId="x" * 1_000)
+        assert bodies(decode_messages(answer.body)) == ["a"]
+
     def test_a_topic_that_nobody_may_read_a_queue_of(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gateway.broker import Broker
 from gateway.router import RequestError
-from gateway.topics import NOT_FOUND_HELP
 from gateway.wire.codes import ResponseCode
 from storage import pause_topic, resume_topic
 
@@ -23,7 +22,7 @@ class Pauses:
         known = self._broker.topics.get(topic)
         if known is None:
             raise RequestError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic {topic} not exist{NOT_FOUND_HELP}"
+                ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}: check its name"
             )
         changed = pause_topic(self._broker.store, known.stored_name, self._broker.clock.now_ms())
         if changed:

@@ -167,6 +167,7 @@ def test_the_answers_are_true(client: MemoryClient) -> None:
     assert not resume(client, "none")
     answer = client.ask(RequestCode.PAUSE_TOPIC, {"topic": "none"})
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert answer.remark == "there is no topic none: check its name"
 
 
 def test_a_long_overdue_message_does_not_count_as_late(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from twisted.internet.epollreactor import EPollReactor
 
@@ -12,12 +12,11 @@ SOCKETS_AT_ONCE: Final = 256
 """Most ready sockets that one turn handles: some 15 ms of work if each has a request."""
 
 HEARING_SECONDS: Final = 0.015
-"""CPU seconds that handling them should take. If it takes longer, as with clients that send hundreds of requests
-without waiting for answers, the next turn handles fewer sockets."""
+"""CPU seconds after which a turn ends, as when clients send hundreds of requests without waiting for answers, or many
+begin TLS at the same time. The next turns handle the rest."""
 
 FEW_SOCKETS: Final = 8
-"""Ready sockets that a turn always handles. With no more than these, the time is not measured, which would cost 1
-us."""
+"""Ready sockets that a turn always handles. The time is measured after so many, which costs 1 us."""
 
 
 class DelayedCall(Protocol):
@@ -42,8 +41,8 @@ class Reactor(Protocol):
 
 class TurnReactor(EPollReactor):
     """Twisted's reactor with bounded turns. Twisted handles all ready sockets in one turn; this reactor handles at most
-    `SOCKETS_AT_ONCE`, so that due calls and the turn's commit need not wait for the rest. The kernel reports the others
-    first in the next turn.
+    `SOCKETS_AT_ONCE`, for about `HEARING_SECONDS`, so that due calls and the turn's commit need not wait for the rest.
+    It asks the kernel again once it has handled all; the kernel then reports those first that it has not reported yet.
 
     Nor does it note in each log line's context which socket it has just handled: no line shows that, and it takes 2 us
     a socket.
@@ -51,19 +50,26 @@ class TurnReactor(EPollReactor):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._most = SOCKETS_AT_ONCE
+        self._left: list[tuple[int, int, Any]] = []
+        """Numbers of sockets that were ready and are not handled yet, what they were ready for, and who used them."""
 
     def doIteration(self, timeout: float | None) -> None:
         """Wait until sockets are ready, at most so many seconds, and handle some of them."""
-        ready = self._poller.poll(-1 if timeout is None else timeout, self._most)
-        is_timed = len(ready) > FEW_SOCKETS
-        begun = time.thread_time() if is_timed else 0.0
-        for number, event in ready:
-            # One that was handled before it may have closed it.
-            if (socket := self._selectables.get(number)) is not None:
-                self._doReadOrWrite(socket, number, event)  # type: ignore[no-untyped-call]
-        took = time.thread_time() - begun if is_timed else 0.0
-        if took > HEARING_SECONDS:
-            self._most = max(FEW_SOCKETS, int(len(ready) * HEARING_SECONDS / took))
-        elif len(ready) == self._most:
-            self._most = min(2 * self._most, SOCKETS_AT_ONCE)
+        users = self._selectables
+        if self._left:
+            # One that was handled since may have closed a socket, and its number may be another's now.
+            ready = [
+                (number, event) for number, event, user in self._left if users.get(number) is user
+            ]
+            self._left = []
+        else:
+            ready = self._poller.poll(-1 if timeout is None else timeout, SOCKETS_AT_ONCE)
+        begun = time.thread_time() if len(ready) > FEW_SOCKETS else 0.0
+        for end in range(FEW_SOCKETS, len(ready) + FEW_SOCKETS, FEW_SOCKETS):
+            for number, event in ready[end - FEW_SOCKETS : end]:
+                # One that was handled before it may have closed it.
+                if (user := users.get(number)) is not None:
+                    self._doReadOrWrite(user, number, event)  # type: ignore[no-untyped-call]
+            if end < len(ready) and time.thread_time() - begun > HEARING_SECONDS:
+                self._left = [(number, event, users.get(number)) for number, event in ready[end:]]
+                break

@@ -51,6 +51,21 @@ class _Reader(FileDescriptor):
         os.close(self._write)
 
 
+class _Namesake(FileDescriptor):
+    """Another reader with a reader's number."""
+
+    def __init__(self, reactor: Any, heard: Counter[int], namesake: _Reader) -> None:
+        super().__init__(reactor)
+        self._heard = heard
+        self._number = namesake.fileno()
+
+    def fileno(self) -> int:
+        return self._number
+
+    def doRead(self) -> None:
+        self._heard[self._number] += 1
+
+
 @pytest.fixture
 def reactor() -> Iterator[Any]:
     reactor: Any = TurnReactor()
@@ -95,25 +110,37 @@ def test_many_sockets_have_their_share_in_several_turns(reactor: Any, heard: Cou
     assert len(heard) == MANY
 
 
-def test_where_sockets_have_much_to_say_a_turn_hears_of_fewer(
+def test_a_turn_ends_where_sockets_have_much_to_say(
     reactor: Any, heard: Counter[int], cpu: _Cpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "HEARING_SECONDS", 1.0)
-    cpu.each = 1 / 32
-    assert in_a_turn(reactor, heard) == SOCKETS_AT_ONCE
-    # This continues as long as the readers take that time.
-    assert [in_a_turn(reactor, heard) for _ in range(5)] == [32, 64, 32, 64, 32]
+    cpu.each = 1 / 30
+    assert [in_a_turn(reactor, heard) for _ in range(6)] == [32] * 6
+    assert len(heard) == 6 * 32, "the next turn goes on with the others"
     cpu.each = 1.0
-    in_a_turn(reactor, heard)
-    few = FEW_SOCKETS
-    assert [in_a_turn(reactor, heard) for _ in range(5)] == [few, 2 * few, few, 2 * few, few]
-    # While hardly any sockets are ready, the reactor cannot know how long the others will take.
-    _, *silent = (one for one in reactor.getReaders() if isinstance(one, _Reader))
-    for reader in silent:
-        reactor.removeReader(reader)
-    assert [in_a_turn(reactor, heard) for _ in range(3)] == [1, 1, 1]
-    for reader in silent:
-        reactor.addReader(reader)
-    assert in_a_turn(reactor, heard) == 2 * few
+    assert [in_a_turn(reactor, heard) for _ in range(8)] == [FEW_SOCKETS] * 8
+    assert len(heard) == SOCKETS_AT_ONCE
     cpu.each = 0.0
-    assert [in_a_turn(reactor, heard) for _ in range(6)][-1] == SOCKETS_AT_ONCE
+    assert in_a_turn(reactor, heard) == SOCKETS_AT_ONCE
+    assert len(heard) == MANY
+
+
+def test_a_socket_that_was_closed_before_its_turn_is_not_heard(
+    reactor: Any, heard: Counter[int], cpu: _Cpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is another one that has its number now."""
+    monkeypatch.setattr(turns, "HEARING_SECONDS", 1.0)
+    cpu.each = 1.0
+    assert in_a_turn(reactor, heard) == FEW_SOCKETS
+    later = [one for one in reactor.getReaders() if isinstance(one, _Reader)]
+    later = [one for one in later if not heard[one.fileno()]]
+    for reader in later:
+        reactor.removeReader(reader)
+    others: Counter[int] = Counter()
+    for reader in later:
+        reactor.addReader(_Namesake(reactor, others, reader))
+    cpu.each = 0.0
+    assert in_a_turn(reactor, heard) == 0
+    assert not others
+    in_a_turn(reactor, heard)
+    assert others

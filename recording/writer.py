@@ -222,8 +222,8 @@ class CaptureWriter:
             self._follow(waiting)
 
     def _make_room(self, waiting: _Waiting) -> str | None:
-        """End a full file, and begin a new one when there is something to write. Return what is wrong when that fails,
-        or the disk has too little room."""
+        """End a full file, or one that somebody deleted, and begin a new one when there is something to write. Return
+        what is wrong when that fails, or the disk has too little room."""
         try:
             if self._least_free:
                 disk = os.statvfs(self.folder)
@@ -231,7 +231,8 @@ class CaptureWriter:
                     return (
                         f"the disk of {self.folder} has less than {self._least_free:,} bytes free"
                     )
-            if self._file is not None and self._file.is_full(self._rotation):
+            file = self._file
+            if file is not None and (file.is_full(self._rotation) or file.is_gone):
                 self._end_file()
             if self._file is None and waiting.parts:
                 self._file = self._next_file(waiting.parts[0])
@@ -316,6 +317,11 @@ class _File:
             return False
         is_old = time.monotonic() - self._began >= rotation.seconds
         return is_old or self._size >= rotation.file_bytes
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody will find what is written, as somebody deleted the file. Raises OSError."""
+        return not self.path.exists()
 
     def remove(self) -> None:
         """Delete the file, as if it had not been begun."""

@@ -166,6 +166,19 @@ def test_a_folder_that_is_away_counts_no_files(
     assert files(folder)[-1].stem.endswith("-00002")
 
 
+def test_a_file_that_somebody_deletes_is_followed_by_another(tmp_path: Path) -> None:
+    """As when somebody makes room: nobody could find what would be written to it."""
+    with CaptureWriter(tmp_path) as writer:
+        writer.opened(1, "broker")
+        write(writer, FRAME)
+        [file] = tmp_path.iterdir()
+        file.unlink()
+        write(writer, FRAME, b"later")
+        assert writer.counts.lost == 0
+    [left] = files(tmp_path)
+    assert [record.data for record in read_capture(left)] == [b"broker", FRAME + b"later"]
+
+
 def test_room_that_is_to_stay_free_stays_free(tmp_path: Path) -> None:
     with CaptureWriter(tmp_path, least_free=1 << 60) as writer:
         writer.record(1, Kind.FROM_CLIENT, FRAME)

@@ -146,6 +146,8 @@ def remove_topic(store: Store, topic: bytes, limit: int) -> Removed:
     for key, _ in rows:
         with suppress(DamagedError):
             cleared += _expired_in_queue(store, txn, key, 1 << 62, limit - len(cleared))
+        if len(cleared) == limit:
+            break
     removed = _remove(store, txn, cleared, limit)
     is_all = removed == len(cleared) < limit
     return Removed(removed, None if is_all else name)

@@ -142,6 +142,17 @@ def test_a_deleted_topic_is_cleared_in_steps(store: Store) -> None:
     assert emptied_queues(store, b"gone") == dict.fromkeys(range(3), 10)
 
 
+def test_a_step_looks_at_no_more_queues_than_it_clears(folder: Folder) -> None:
+    """A topic can have thousands, and each send to it tries such a step until it is clear."""
+    store = folder.open()
+    for queue in range(6):
+        send_ten(store, b"gone", queue)
+    store = folder.open()
+    assert remove_topic(store, b"gone", 12) == (12, b"gone\0")
+    assert [queue.number for queue in store.open_queues(b"gone")] == [0, 1]
+    store.commit()
+
+
 def test_what_a_cut_topic_held_is_removed_at_any_age(store: Store) -> None:
     kept = send_ten(store, b"gone-2")
     send_ten(store, b"gone", 0)

@@ -237,6 +237,10 @@ class Housekeeping:
 
     def _remove_expired(self) -> bool:
         broker = self._broker
+        if self._remove_from and broker.committer.failing:
+            # What the last step removed is back. The next clean-up tries again.
+            self._remove_from = b""
+            return False
         limit = RETENTION_STEP
         sequence = broker.store.committed_sequence
         if self._remove_from:

@@ -15,6 +15,7 @@ from gateway.wire.messages import (
 )
 from storage import usage_of
 from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 from tests.gateway.tools import create_topic, ok
 from tests.ops.test_metrics import Scrape
@@ -189,6 +190,21 @@ class TestSteps:
         assert max(removed) == 100
         assert left == 0
         assert len(client.pull_all("busy")) == 30
+
+    def test_end_with_one_that_is_refused(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The disk may be full for days. Each clean-up tries once."""
+        monkeypatch.setattr(housekeeping, "RETENTION_STEP", 5)
+        client.send_batch((str(n), {}) for n in range(30))
+        gateway.advance(1_000)
+        gateway.set_clock(73 * HOUR_MS)
+        meter = gateway.service.broker.committer.meter
+        with commits_fail(gateway):
+            gateway.advance(20_000)
+            assert meter.refused == 2
+        gateway.advance(10_000)
+        assert usage_of(gateway.store).messages == 0
 
     def test_go_on_after_a_restart(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ from io import BytesIO
 from typing import Any, Final, cast
 
 from OpenSSL import SSL
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.logger import Logger
@@ -60,7 +60,7 @@ class WorkerPort:
             factory = TLSMemoryBIOFactory(cast(Any, _Believing()), True, factory)
         opening = self._reactor.connectTCP(*self.address, factory, CONNECT_PATIENCE)
         answer.addTimeout(PATIENCE, self._reactor, onTimeoutCancel=lambda *_: opening.disconnect())
-        answer.addErrback(self._failed)
+        answer.addErrback(partial(self._failed, answer))
         self._asked[answer] = opening
         answer.addCallback(partial(self._forget, answer))
         return answer
@@ -75,7 +75,11 @@ class WorkerPort:
         del self._asked[answer]
         return reply
 
-    def _failed(self, failure: Failure) -> None:
+    def _failed(self, answer: Deferred[Reply | None], failure: Failure) -> None:
+        if isinstance(failure.value, CancelledError):
+            # Who asked is gone. Without a connection the worker does not go on either.
+            self._asked[answer].disconnect()
+            return
         self.log.warn(
             "the worker at {address} does not answer by HTTP: {reason}",
             address=str(self.address),

@@ -313,12 +313,12 @@ class Bulk:
     async def _count_one_by_one(self, asker: Asker, wanted: Wanted) -> tuple[int, bool]:
         total, behind = 0, None
         while total < MAX_COUNTED:
+            await self._turns.next()
             page = self._changes.select(wanted, PAGE, behind)
             total += sum(_is_shown(asker, wanted, _topic_of(one)) for one in page.found)
             behind = page.cursor
             if behind is None:
                 return total, True
-            await self._turns.next()
         return total, False
 
     async def _work(self, asker: Asker, order: _Order, job: Job) -> None:

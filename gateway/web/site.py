@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import Any, Final, Protocol
 
 import msgspec
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
@@ -96,6 +96,8 @@ class Api(Resource):
         """Answer a request, now or later; Twisted calls this."""
         answer = _Answer(request, self._clock)
         answering: Any = ensureDeferred(self._answer(request, answer))
+        if request.method in (b"GET", b"HEAD"):
+            answer.belongs_to(answering)
         answering.addErrback(self._failed, answer)
         return NOT_DONE_YET
 
@@ -152,6 +154,8 @@ class Api(Resource):
         raise ApiError(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {methods}")
 
     def _failed(self, failure: Failure, answer: _Answer) -> None:
+        if isinstance(failure.value, CancelledError):
+            return
         error = as_told(failure.value)
         if isinstance(error, StorageError):
             error = not_available(error)
@@ -174,11 +178,18 @@ class _Answer:
         self._request = request
         self._clock = clock
         self._gone = False
+        self._answering: Any = None
         finished: Deferred[None] = request.notifyFinish()
         finished.addErrback(self._left)
 
+    def belongs_to(self, answering: Any) -> None:
+        """Cancel this work when the client disconnects: it changes nothing, and nobody would see what it finds."""
+        self._answering = answering
+
     def _left(self, _: Failure) -> None:
         self._gone = True
+        if self._answering is not None:
+            self._answering.cancel()
 
     @property
     def path(self) -> str:

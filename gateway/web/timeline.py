@@ -186,11 +186,12 @@ class Counted:
 async def count(
     broker: Broker, turns: Turns, columns: Columns, topic: str = "", tag: str = ""
 ) -> Counted:
-    """Count messages in pieces, with the reactor's other work between two pieces."""
+    """Count messages in pieces, each in a turn of its own."""
     counted = Counted()
     cursor: Cursor | None = None
     rows = 0
     while True:
+        await turns.next()
         piece = count_due(
             broker.store,
             columns,
@@ -206,4 +207,3 @@ async def count(
         if rows >= MAX_COUNTED:
             counted.is_whole = False
             return counted
-        await turns.next()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from time import perf_counter
 from typing import Any
 
@@ -21,12 +22,25 @@ class Turns:
     def __init__(self, reactor: Reactor, committer: Committer) -> None:
         self._reactor = reactor
         self._committer = committer
+        self._waiting: deque[Deferred[None]] = deque()
 
     def next(self) -> Deferred[None]:
-        """Wait for the reactor's next turn."""
+        """Wait for a turn of the reactor in which no other request does a piece of its work. Many may wait: together,
+        their pieces would hold up all else."""
         turn: Deferred[None] = Deferred()
-        self._reactor.callLater(0, lambda: turn.callback(None))
+        self._waiting.append(turn)
+        if len(self._waiting) == 1:
+            self._reactor.callLater(0, self._go_on)
         return turn
+
+    def _go_on(self) -> None:
+        turn = self._waiting.popleft()
+        while turn.called and self._waiting:  # its client is gone
+            turn = self._waiting.popleft()
+        if self._waiting:
+            self._reactor.callLater(0, self._go_on)
+        if not turn.called:
+            turn.callback(None)
 
     def stored(self) -> Deferred[None]:
         """Wait until all changes are on disk; fail with a `RequestError` when they could not be stored."""
@@ -40,16 +54,17 @@ class Turns:
 
 
 class Work:
-    """Splits work into pieces by the time that they take: one step can take a thousand times as long as another."""
+    """Splits work into pieces by the time that they take: one step can take a thousand times as long as another. Each
+    piece waits for its turn, the first one too."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._begun = perf_counter()
+        self._begun: float | None = None
 
     async def step(self) -> None:
-        """Go on with the next step, in the reactor's next turn if the piece has taken `PIECE_SECONDS`. Anything may
-        have changed then."""
-        if perf_counter() - self._begun >= PIECE_SECONDS:
+        """Go on with the next step, in another turn if the piece has taken `PIECE_SECONDS`. Anything may have changed
+        then."""
+        if self._begun is None or perf_counter() - self._begun >= PIECE_SECONDS:
             await self._turns.next()
             self._begun = perf_counter()
 

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.error import ConnectionLost
+from twisted.python.failure import Failure
 
 import storage.timeline
 from gateway.web import timeline
 from gateway.web.timeline import MAX_TOPICS, WIDTHS, Counted, columns_for
+from storage import count_due
 from tests.gateway.memory import START_MS, MemoryGateway
-from tests.web.http import HttpClient
+from tests.web.http import API, HTTP_PORT, HttpClient
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -156,3 +159,54 @@ def test_columns_cover_what_was_asked_for(begin: int, span: int, most: int) -> N
 
 def test_wide_columns_are_those_that_are_counted() -> None:
     assert all(columns_for(7, 7 + width, 1).fit_held for width in WIDTHS if width >= 10_000)
+
+
+def count_pieces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets an item with each piece that is counted of a timeline."""
+    pieces: list[str] = []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        pieces.append("piece")
+        return count_due(*args, **options)
+
+    monkeypatch.setattr(timeline, "count_due", counted)
+    monkeypatch.setattr(storage.timeline, "MAX_ROWS", 2)
+    return pieces
+
+
+def test_of_many_that_are_counted_one_has_its_turn_at_a_time(
+    gateway: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = gateway.connect()
+    for number in range(10):
+        client.send_message("orders", TIMER_DELAY_MS=str(60_000 + number))
+    pieces = count_pieces(monkeypatch)
+    asking = [http.connect() for _ in range(5)]
+    for number, one in enumerate(asking):
+        path = f"{API}/timeline?begin=now&end=%2B2m&columns=1000&tag=t{number}"
+        one.protocol.dataReceived(f"GET {path} HTTP/1.1\r\nHost: {HTTP_PORT}\r\n\r\n".encode())
+    before = len(pieces)
+    assert before == 0
+    while gateway.reactor.turn():
+        assert len(pieces) - before <= 1
+        before = len(pieces)
+    assert before >= 25
+    assert all(b"HTTP/1.1 200" in one.value() for one in asking)
+
+
+def test_who_is_gone_is_counted_nothing(
+    gateway: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = gateway.connect()
+    for number in range(10):
+        client.send_message("orders", TIMER_DELAY_MS=str(60_000 + number))
+    pieces = count_pieces(monkeypatch)
+    asking = http.connect()
+    path = f"{API}/timeline?begin=now&end=%2B2m&columns=1000"
+    asking.protocol.dataReceived(f"GET {path} HTTP/1.1\r\nHost: {HTTP_PORT}\r\n\r\n".encode())
+    gateway.reactor.turn()
+    assert len(pieces) == 1
+    asking.lost(Failure(ConnectionLost()))  # type: ignore[no-untyped-call]
+    gateway.settle()
+    assert len(pieces) == 1
+    assert http.get("/timeline", begin="now", end="+2m")["total"] == 10

@@ -130,11 +130,10 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def last_until(self, until_ms: int, planned_ms: int, set_ms: int) -> int:
         """Return the last time that is not after `until_ms`, given an earlier one."""
+        if self.end_ms is not None:
+            until_ms = min(until_ms, self.end_ms)
         if self.every_ms is not None:
-            last_ms = self.end_ms if self.end_ms is not None else until_ms
-            return (
-                planned_ms + (min(until_ms, last_ms) - planned_ms) // self.every_ms * self.every_ms
-            )
+            return planned_ms + (until_ms - planned_ms) // self.every_ms * self.every_ms
 
         def behind(after_ms: int) -> int | None:
             found = self.next_after(after_ms, set_ms)

@@ -278,6 +278,12 @@ def test_the_last_of_those_that_were_missed_is_found_in_few_looks_and_once_for_a
         rule(cron=cron, zone=BERLIN).last_until(planned_ms + missed_ms, planned_ms, 0)
     # Making a rule checks it, which takes one search.
     assert len(looked_at) <= looks + 2
+    # So it is of a rule that has ended meanwhile.
+    end_ms = planned_ms + missed_ms
+    ended = rule(cron=cron, zone=BERLIN, end=str(end_ms))
+    last_ms = ended.last_until(end_ms + 300 * 86_400_000, planned_ms, 0)
+    assert last_ms == rule(cron=cron, zone=BERLIN).last_until(end_ms, planned_ms, 0)
+    assert len(looked_at) <= looks + 4
 
 
 PERIODS = st.integers(1, 10 * 86_400_000)

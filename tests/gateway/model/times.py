@@ -9,6 +9,8 @@ from hypothesis.stateful import rule
 from gateway.wire.codes import RequestCode
 from tests.gateway.model.machine import Machine, topics
 
+steps_while_down = st.sampled_from([0, 0, -20_000, -1, 30_000])
+
 
 class Times(Machine):
     """The rules about time, restarts and crashes."""
@@ -30,20 +32,23 @@ class Times(Machine):
         self.gateway.advance(1_000)
         self._stalled()
 
-    @rule(ms=st.sampled_from([0, 10, 6_000, 100_000]))
-    def restart(self, ms: int) -> None:
+    @rule(ms=st.sampled_from([0, 10, 6_000, 100_000]), step_ms=steps_while_down)
+    def restart(self, ms: int, step_ms: int) -> None:
+        """Stop and start again, perhaps with a wall clock that was set meanwhile."""
         self.gateway.stop()
         self.gateway.jump(ms)
+        self.gateway.set_clock(step_ms)
         self.gateway.start()
         self._started()
         self.gateway.check()
 
-    @rule(sends=st.booleans(), topic=topics)
-    def crash(self, sends: bool, topic: str) -> None:
+    @rule(sends=st.booleans(), topic=topics, step_ms=steps_while_down)
+    def crash(self, sends: bool, topic: str, step_ms: int) -> None:
         """Kill the process, perhaps while it has a message whose send is not answered."""
         if sends:
             fields = self.client.send_fields(topic)
             self.client.send(RequestCode.SEND_MESSAGE_V2, fields, b"never answered")
+        self.gateway.set_clock(step_ms)
         self.gateway.crash()
         world = self.world
         for key, told in world.unsure.items():

@@ -355,7 +355,7 @@ class RecurringMessages:
         try:
             if definition is None:
                 raise RuleError(
-                    "it is damaged, or another version of Tidegate stored it; set it again"
+                    "it is damaged, or another version of Tidegate stored it; set it again and resume it"
                 )
             turn = definition.rule.turn(
                 Misfire(definition.misfire),

@@ -883,6 +883,9 @@ def test_a_damaged_definition_is_paused(
     assert found is not None
     assert found.paused
     put(client, every="1m")
+    change(client, "resume")
+    gateway.advance(MINUTE)
+    assert "tick" in bodies(gateway.connect().pull_all())
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import hashlib
 import os
 import time
@@ -141,10 +142,15 @@ class Journal:
     """The requests that have been sent. Each is noted on disk before the send, so the next run does not send it again.
 
     Each request has `MARK_BYTES`: a hash of its file and position.
+
+    :param name: the task's. If the same task runs already, this waits until it has ended.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        # After the loss of an executor, Spark may run a task again that still sends elsewhere.
+        self._lock = os.open(folder / f"{name}.lock", os.O_WRONLY | os.O_CREAT, 0o644)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._sent: set[bytes] = set()
         """Those of earlier runs. A run has each request only once."""
         for file in folder.glob("*.sent"):
@@ -167,6 +173,7 @@ class Journal:
         trace: TracebackType | None,
     ) -> None:
         os.close(self._file)
+        os.close(self._lock)
 
     def claim(self, file: str, position: int) -> bool:
         """Note that a request is about to be sent; return False if an earlier run has noted it."""

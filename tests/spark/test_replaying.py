@@ -532,6 +532,26 @@ def test_after_a_kill_nothing_is_sent_twice(server: Server, tmp_path: Path) -> N
     assert count - len(ids) <= 1, "what was noted and not sent is lost to the replay"
 
 
+def test_a_task_that_runs_twice_sends_nothing_twice(tmp_path: Path) -> None:
+    """As Spark may run it after the loss of an executor that had a part of its input."""
+    begun, claimed = threading.Event(), []
+
+    def run_again() -> None:
+        begun.set()
+        with Journal(tmp_path, "part-0") as journal:
+            claimed.append([journal.claim("a.capture", at) for at in range(3)])
+
+    again = threading.Thread(target=run_again)
+    with Journal(tmp_path, "part-0") as journal:
+        assert journal.claim("a.capture", 0)
+        again.start()
+        assert begun.wait(LIMIT_S)
+        again.join(0.2)
+        assert journal.claim("a.capture", 1)
+    again.join(LIMIT_S)
+    assert claimed == [[False, False, True]]
+
+
 def test_a_watcher_says_from_when_to_when_it_saw_a_queue(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

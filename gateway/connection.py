@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer  # type: ignore[import-untyped]
 
 from gateway.config import Config
+from gateway.goodbye import Goodbye
 from gateway.reactor import Reactor
 from gateway.tap import Tap
 from gateway.tls import TlsLayers
@@ -334,8 +335,8 @@ class RemotingFactory(ServerFactory):
         """Records the frames of all connections; None when no recorder is attached."""
         self._unfinished = 0
         self._refused = 0
-        self._all_gone: Deferred[None] | None = None
         self.connections: set[RemotingConnection] = set()
+        self._goodbye = Goodbye(self.connections)
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -372,7 +373,7 @@ class RemotingFactory(ServerFactory):
         if self.tap is not None:
             self.tap.closed(connection)
         self.on_disconnect(connection)
-        self._tell_if_gone()
+        self._goodbye.look()
 
     def note_unfinished(self, change: int) -> None:
         """Count the bytes of frames that have not arrived whole. Close the connections that hold most of them when they
@@ -423,14 +424,6 @@ class RemotingFactory(ServerFactory):
 
     def close_all(self) -> Deferred[None]:
         """Close every connection once everything sent to it has left. The Deferred fires when the last one is gone."""
-        all_gone: Deferred[None] = Deferred()
-        self._all_gone = all_gone
         for connection in list(self.connections):
             connection.close()
-        self._tell_if_gone()
-        return all_gone
-
-    def _tell_if_gone(self) -> None:
-        if self._all_gone is not None and not self.connections:
-            all_gone, self._all_gone = self._all_gone, None
-            all_gone.callback(None)
+        return self._goodbye.wait()

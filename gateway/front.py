@@ -18,7 +18,7 @@ from gateway.config import Config
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.link import Link
 from gateway.merging import MERGES, ONE_WORKER, WHERE_IT_RECURS, Merge, Whole, unserved
-from gateway.outgoing import Outgoing
+from gateway.outgoing import Outgoing, size_of
 from gateway.recurring_orders import asks_to_recur
 from gateway.router import Peer, RequestError, overloaded
 from gateway.setting_values import HostPort
@@ -198,7 +198,7 @@ class Front:
         try:
             self._check_bytes(held)
         except RequestError as error:
-            client.send(encode_response(command.opaque, error.code, remark=error.remark))
+            self._answer(command, client, 0, Whole(code=error.code, remark=error.remark))
             return
         self._held += held
         answer = partial(self._answer, command, client, held)
@@ -283,7 +283,7 @@ class Front:
 
 def _held_by(command: Command) -> int:
     """Return the bytes that a request takes while it waits; 0 if it is small."""
-    size = len(command.body) + sum(map(len, command.ext().values()))
+    size = size_of(command.ext(), command.body)
     return size if size > SMALL else 0
 
 

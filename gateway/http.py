@@ -20,6 +20,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
 from gateway.config import Config
+from gateway.goodbye import Goodbye
 from gateway.reactor import Reactor
 from gateway.tls import TlsLayers
 from gateway.web.site import BASE, Api, Bodies, BoundedRequest
@@ -114,7 +115,7 @@ class BoundedSite(WrappingFactory[Any]):
     def __init__(self, factory: Any, config: Config) -> None:
         super().__init__(factory)  # type: ignore[no-untyped-call]
         self._has_told = False
-        self._all_gone: Deferred[None] | None = None
+        self._goodbye = Goodbye(self.protocols)
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -137,23 +138,15 @@ class BoundedSite(WrappingFactory[Any]):
     def close_all(self) -> Deferred[None]:
         """Close every connection once the answers that were sent to it have left. The Deferred fires when the last one
         is gone."""
-        all_gone: Deferred[None] = Deferred()
-        self._all_gone = all_gone
         for connection in list(self.protocols):
             channel: Any = connection.wrappedProtocol
             # TLS comes in between.
             getattr(channel, "wrappedProtocol", channel).loseConnection()
-        self._tell_if_gone()
-        return all_gone
+        return self._goodbye.wait()
 
     def unregisterProtocol(self, p: Any) -> None:
         super().unregisterProtocol(p)  # type: ignore[no-untyped-call]
-        self._tell_if_gone()
-
-    def _tell_if_gone(self) -> None:
-        if self._all_gone is not None and not self.protocols:
-            all_gone, self._all_gone = self._all_gone, None
-            all_gone.callback(None)
+        self._goodbye.look()
 
 
 class _Folder(Resource):

@@ -32,16 +32,7 @@ def topics(stage: Stage) -> None:
     """Topics are created, shown, changed and deleted."""
     topic = stage.topic()
     raw, names = stage.raw(), stage.raw_namesrv()
-    create = {
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": "3",
-        "writeQueueNums": "2",
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-    }
+    create = raw.topic_fields(topic, 3, writeQueueNums="2", topicSysFlag="0")
     of_it = {"topic": topic}
     stage.ask("create", raw, RequestCode.UPDATE_AND_CREATE_TOPIC, create)
     stage.ask("config", raw, RequestCode.GET_TOPIC_CONFIG, of_it)

@@ -131,16 +131,7 @@ def in_order(stage: Stage) -> None:
 def by_priority(stage: Stage) -> None:
     """Of a topic with priorities, the messages with the highest one are popped first."""
     raw = stage.raw()
-    topic = {
-        "topic": stage.topic(),
-        "defaultTopic": "TBW102",
-        "readQueueNums": "4",
-        "writeQueueNums": "4",
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "order": "false",
-        "attributes": "+message.type=PRIORITY",
-    }
+    topic = raw.topic_fields(stage.topic(), 4, attributes="+message.type=PRIORITY")
     stage.ask("topic", raw, RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
     for priority in (1, 3, 0, 2):
         properties = f"_SYS_MSG_PRIORITY_\x01{priority}\x02"

@@ -142,6 +142,19 @@ class RawClient:
             fields = {SEND_LETTERS[name]: value for name, value in fields.items()}
         return self.ask(code, fields, body)
 
+    def topic_fields(self, topic: str, queues: int, **ext: str) -> dict[str, str]:
+        """Return the fields of a request that makes a topic. `ext` adds fields or replaces the usual ones."""
+        return {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "order": "false",
+            **ext,
+        }
+
     def pull_fields(self, topic: str, offset: int = 0, **ext: str) -> dict[str, str]:
         """Return the fields of a pull that does not wait. `ext` adds fields or replaces the usual ones."""
         return {

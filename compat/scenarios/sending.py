@@ -236,15 +236,7 @@ def to_a_read_only_topic(stage: Stage) -> None:
     """A topic that is made read-only takes what clients send until they have its new route."""
     topic = stage.topic()
     raw = stage.raw()
-    fields = {
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": "1",
-        "writeQueueNums": "1",
-        "perm": "4",
-        "topicFilterType": "SINGLE_TAG",
-        "order": "false",
-    }
+    fields = raw.topic_fields(topic, 1, perm="4")
     stage.ask("topic", raw, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
     stage.send("alone", raw, topic)
     item = BatchItem(0, b"in a batch", "UNIQ_KEY\x01me\x02")

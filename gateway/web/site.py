@@ -263,6 +263,8 @@ class BoundedRequest(Request):
 
     def gotLength(self, length: int | None) -> None:
         self.content = BytesIO()
+        if length == 0:
+            return
         self.refusal = self._objection(self)
         if self.refusal is None and length is not None and length > MAX_BODY:
             self._refuse_as_too_large()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given
@@ -174,17 +175,28 @@ def count_pieces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return pieces
 
 
-def test_of_many_that_are_counted_one_has_its_turn_at_a_time(
-    gateway: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def hold_ten(gateway: MemoryGateway) -> None:
+    """Send ten messages that are due within the next two minutes."""
     client = gateway.connect()
     for number in range(10):
         client.send_message("orders", TIMER_DELAY_MS=str(60_000 + number))
+
+
+def begin_to_ask(http: HttpClient, **query: str) -> Any:
+    """Ask for a timeline of the next two minutes, and return the connection without waiting for the answer."""
+    asked = urlencode({"begin": "now", "end": "+2m", "columns": "1000", **query})
+    connection = http.connect()
+    head = f"GET {API}/timeline?{asked} HTTP/1.1\r\nHost: {HTTP_PORT}\r\n\r\n"
+    connection.protocol.dataReceived(head.encode())
+    return connection
+
+
+def test_of_many_that_are_counted_one_has_its_turn_at_a_time(
+    gateway: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_ten(gateway)
     pieces = count_pieces(monkeypatch)
-    asking = [http.connect() for _ in range(5)]
-    for number, one in enumerate(asking):
-        path = f"{API}/timeline?begin=now&end=%2B2m&columns=1000&tag=t{number}"
-        one.protocol.dataReceived(f"GET {path} HTTP/1.1\r\nHost: {HTTP_PORT}\r\n\r\n".encode())
+    asking = [begin_to_ask(http, tag=f"t{number}") for number in range(5)]
     before = len(pieces)
     assert before == 0
     while gateway.reactor.turn():
@@ -197,13 +209,9 @@ def test_of_many_that_are_counted_one_has_its_turn_at_a_time(
 def test_who_is_gone_is_counted_nothing(
     gateway: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = gateway.connect()
-    for number in range(10):
-        client.send_message("orders", TIMER_DELAY_MS=str(60_000 + number))
+    hold_ten(gateway)
     pieces = count_pieces(monkeypatch)
-    asking = http.connect()
-    path = f"{API}/timeline?begin=now&end=%2B2m&columns=1000"
-    asking.protocol.dataReceived(f"GET {path} HTTP/1.1\r\nHost: {HTTP_PORT}\r\n\r\n".encode())
+    asking = begin_to_ask(http)
     gateway.reactor.turn()
     assert len(pieces) == 1
     asking.lost(Failure(ConnectionLost()))  # type: ignore[no-untyped-call]

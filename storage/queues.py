@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from itertools import chain, count, islice
 from typing import NamedTuple
 
@@ -34,8 +33,8 @@ MAX_ROWS_SEARCHED = 20_000
 MAX_ROWS_OF_SEARCH = 100_000
 """Rows that one look-up of many messages examines for their places, some 30 ms."""
 
-ROWS_AT_ONCE = 50
-"""Rows that a search examines together."""
+ROWS_AT_ONCE = 32
+"""Rows of a block, which a search examines together."""
 
 
 class Queue:
@@ -303,67 +302,44 @@ class PlaceSearch:
 
     No row gives the offset of a fired message: it is in its queue just behind its due time, or where firing went on
     after a pause. Where very many messages entered a queue at once, it can be too far behind to search for, and is not
-    found. A row is examined once for all messages of the look-up that entered a queue together.
+    found. Rows are examined in blocks, each block once for all messages of the look-up.
     """
 
     def __init__(self, txn: Reader, tables: Tables) -> None:
         self._txn = txn
         self._tables = tables
-        self._stretches: dict[bytes, _Stretch] = {}
+        # The offsets of the examined rows, by packed sequence.
+        self._offsets: dict[bytes, int] = {}
+        self._examined: set[bytes] = set()
         self._rows_left = MAX_ROWS_OF_SEARCH
 
     def find(self, queue: Queue, sequence: int, not_before_ms: int) -> tuple[int, int] | None:
         """Return offset and stored ms of a message known to have entered this queue at `not_before_ms` or later."""
         number = pack_u64(sequence)
-        stretch = self._stretches.get(queue.prefix)
-        if stretch is None or number not in stretch.offsets:
-            stretch = self._search(queue, number, not_before_ms)
-        offset = stretch.offsets.get(number)
+        if number not in self._offsets:
+            self._search(queue, number, not_before_ms)
+        offset = self._offsets.get(number)
         row = row_at(self._txn, self._tables, queue, offset) if offset is not None else None
         # Where a row is missing, no place behind it is right: the row there is of another message.
         if offset is None or row is None or row[0] != sequence:
             return None
         return offset, row[1]
 
-    def _search(self, queue: Queue, number: bytes, not_before_ms: int) -> _Stretch:
-        """Examine rows until one has a packed sequence. Return the stretch that has it, if any has."""
+    def _search(self, queue: Queue, number: bytes, not_before_ms: int) -> None:
+        """Examine blocks of rows until one has a packed sequence."""
         begin = offset_at(self._txn, self._tables, queue, not_before_ms)
         end = min(queue.visible, begin + MAX_ROWS_SEARCHED)
-        stretch = self._stretches.get(queue.prefix)
-        if stretch is None or not stretch.begin <= begin <= stretch.end:
-            later, stretch = stretch, _Stretch(begin, begin, {})
-            if later is not None and begin < later.begin <= end:
-                # The message is often found before the later stretch is reached: they may be far apart.
-                self._extend(queue, stretch, number, later.begin)
-                if number not in stretch.offsets:
-                    later.offsets |= stretch.offsets
-                    if stretch.end == later.begin:
-                        later.begin = begin
-                    stretch = later
-            self._stretches[queue.prefix] = stretch
-        self._extend(queue, stretch, number, end)
-        return stretch
-
-    def _extend(self, queue: Queue, stretch: _Stretch, number: bytes, end: int) -> None:
-        """Examine the rows behind a stretch, up to an offset, until one has a packed sequence."""
         cursor = self._txn.cursor(db=self._tables.queues)
-        if not cursor.set_range(queue.prefix + pack_u64(stretch.end)):
-            return
-        rows = cursor.iternext(keys=False)
-        while number not in stretch.offsets:
-            most = min(ROWS_AT_ONCE, end - stretch.end, self._rows_left)
-            numbers = [value[:8] for value in islice(rows, max(0, most))]
-            if not numbers:
-                return
+        for block in range(begin - begin % ROWS_AT_ONCE, end, ROWS_AT_ONCE):
+            first = max(block, queue.first)
+            key = queue.prefix + pack_u64(first)
+            if key in self._examined or not cursor.set_range(key):
+                continue
+            self._examined.add(key)
+            most = min(block + ROWS_AT_ONCE, queue.visible) - first
+            rows = islice(cursor.iternext(keys=False), min(most, self._rows_left))
+            numbers = [value[:8] for value in rows]
             self._rows_left -= len(numbers)
-            stretch.offsets.update(zip(numbers, count(stretch.end), strict=False))
-            stretch.end += len(numbers)
-
-
-@dataclass(slots=True)
-class _Stretch:
-    """Examined rows of a queue, from the offset `begin` on and before `end`: the offsets by packed sequence."""
-
-    begin: int
-    end: int
-    offsets: dict[bytes, int]
+            self._offsets.update(zip(numbers, count(first), strict=False))
+            if number in self._offsets or not self._rows_left:
+                return

@@ -512,6 +512,7 @@ def test_a_place_is_found_however_long_the_queue_is(
 ) -> None:
     """The exception is a place among very many messages that were due at once."""
     monkeypatch.setattr(queues, "MAX_ROWS_SEARCHED", 3)
+    monkeypatch.setattr(queues, "ROWS_AT_ONCE", 1)
     ids = numbered(20)
     for number, name in enumerate(ids):
         send(store, Sample(name), stored_ms=number + 1)
@@ -536,7 +537,7 @@ def test_a_look_up_of_many_examines_each_row_once(
     store.commit()
     fire(store, 6_000)
     monkeypatch.setattr(queues, "MAX_ROWS_OF_SEARCH", 61)
-    monkeypatch.setattr(queues, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(queues, "ROWS_AT_ONCE", 1)
     found = find_by_key(store, [TOPIC], b"k", 100)
     assert [one.offset for one in found] == list(reversed(range(60, 120)))
     assert {one.moved_ms for one in found} == {6_000}
@@ -561,6 +562,25 @@ def test_messages_far_apart_do_not_cost_the_rows_between_them(
     store.commit()
     found = find_by_key(store, [TOPIC], b"k", 100)
     assert [one.offset for one in found] == list(range(190, -1, -10))
+
+
+def test_messages_of_two_moments_in_turn_do_not_cost_their_rows_again_and_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where each order has a message in the morning and one in the evening, with the same key."""
+    monkeypatch.setattr(queues, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(queues, "MAX_ROWS_OF_SEARCH", 120)
+    for number in range(60):
+        for due_ms in (5_000, 9_000):
+            keys = (b"k",) if number % 10 == 0 else ()
+            hold(store, Sample(b"%d-%d" % (number, due_ms), keys=keys), due_ms)
+    store.commit()
+    fire(store, 5_000)
+    fire(store, 9_000)
+    found = find_by_key(store, [TOPIC], b"k", 100)
+    assert [one.offset for one in found] == [
+        offset for number in range(50, -1, -10) for offset in (number + 60, number)
+    ]
 
 
 @pytest.mark.parametrize("searched", [3, 20, 1_000])

@@ -216,6 +216,12 @@ def go_back(folder: Path) -> None:
         put_back(folder, ahead.page)
 
 
+def has_gone_back(folder: Path) -> bool:
+    """Whether both meta pages have the same state, as `go_back` leaves them until the next commit."""
+    _, states = _read(folder)
+    return len(set(states)) == 1
+
+
 class _Ahead(NamedTuple):
     """A state that is not known to be on disk, and the meta page that names it."""
 

@@ -22,7 +22,14 @@ from typing import NamedTuple
 import lmdb
 
 from storage.disk import OF_OWNER, free_bytes, make_folder
-from storage.durable import NOTE_FILE, Durable, check_file, go_back, transaction_ahead
+from storage.durable import (
+    NOTE_FILE,
+    Durable,
+    check_file,
+    go_back,
+    has_gone_back,
+    transaction_ahead,
+)
 from storage.errors import (
     DataFolderError,
     FolderInUseError,
@@ -114,7 +121,7 @@ class Environment:
                     go_back(path)
                 map_size = max(map_size, file_size(path))
                 with closing(_open(path, map_size)) as environment:
-                    _refuse_readers_of_another(environment, path, ahead)
+                    _refuse_readers_of_another(environment, path)
                     # Sync these changes before any others: a start could not go back to an empty file.
                     _check_version(environment, path)
                     open_tables(environment)
@@ -413,19 +420,16 @@ def _refuse_readers(path: Path, transaction: int) -> None:
                 raise _is_being_copied(path, process)
 
 
-def _refuse_readers_of_another(
-    environment: lmdb.Environment, path: Path, ahead: int | None
-) -> None:
+def _refuse_readers_of_another(environment: lmdb.Environment, path: Path) -> None:
     """Refuse to go on while another process still has the file open in whose place this one was put. LMDB's processes
     share the number of the last transaction by the lock file. It would be that of the other file, and LMDB would choose
-    this file's meta page by it, perhaps the one that says that the file is empty.
-
-    :param ahead: the transaction that was taken back just now; the number shared may still be its.
-    """
+    this file's meta page by it, perhaps the one that says that the file is empty."""
     # A writer's mutex: after a process that died as a writer, LMDB corrects the number.
     with environment.begin(write=True) as txn:
         shared = txn.id() - 1
-    if shared not in (environment.info()["last_txnid"], ahead):
+    last = environment.info()["last_txnid"]
+    # The number may also still be that of a state that was taken back.
+    if shared != last and not (shared > last and has_gone_back(path)):
         own = str(os.getpid())
         others = (process for process, _ in _readers(environment) if process != own)
         raise _is_being_copied(path, next(others, "?"))

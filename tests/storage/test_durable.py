@@ -229,6 +229,20 @@ def test_whoever_has_it_open_reads_what_comes_then(ahead: Path) -> None:
     reopened.close()
 
 
+def test_whoever_has_it_open_keeps_out_no_later_start(ahead: Path) -> None:
+    """As where a check has gone back, and had nothing to write. The number that LMDB's processes share stays ahead."""
+    with reader(ahead, "later") as process:
+        Environment(ahead).close()
+        reopened = Environment(ahead)
+        put(reopened, b"again")
+        reopened.durable.hold()
+        reopened.close()
+        assert process.communicate("\n")[0] == "again\n"
+    reopened = Environment(ahead)
+    assert value(reopened) == b"again"
+    reopened.close()
+
+
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_file_in_place_of_one_that_somebody_still_reads(tmp_path: Path, more: int) -> None:
     """LMDB would choose a meta page by the number of the other file's last transaction, such as the meta page that says

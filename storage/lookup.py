@@ -410,21 +410,47 @@ def _readable_timers(
 ) -> Iterator[tuple[bytes, bytes]]:
     """Return what `pending_timers` returns of the topics that are readable.
 
-    After every `LEAPS_WEIGH` timers of other topics comes the key of the last of them with an empty value. The rest of
-    that topic's timers of the same millisecond are leapt over, as very many can be due together.
+    After every `LEAPS` leaps over other topics' timers, or `LEAPS_WEIGH` such timers in the inbox, comes the key of one
+    of those timers with an empty value.
     """
-    rows = pending_timers(store, txn, None, start, end_ms)
+    end = pack_u64(end_ms)
+    ways = (
+        _readable_in_table(store, txn, readable, start, end),
+        _readable_in_inbox(store, readable, start, end),
+        waiting_timers(txn, store.tables, None, start, end, readable),
+    )
+    return (row for row in merge(*ways) if not row[1] or is_timer(*row))
+
+
+def _readable_in_table(
+    store: Store, txn: Reader, readable: Callable[[bytes], bool], start: bytes, end: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    cursor = txn.cursor(db=store.tables.timers)
+    alive = cursor.set_range(start)
+    leaps = 0
+    while alive and (key := cursor.key()) < end:
+        if not is_timer(key, cursor.value()) or readable(timer_topic(key)):
+            yield key, cursor.value()
+            alive = cursor.next()
+            continue
+        leaps += 1
+        if leaps % LEAPS == 0:
+            yield key, b""
+        # Very many of the topic can be due in the same millisecond.
+        alive = cursor.set_range(key[:8] + timer_topic(key) + b"\1")
+
+
+def _readable_in_inbox(
+    store: Store, readable: Callable[[bytes], bool], start: bytes, end: bytes
+) -> Iterator[tuple[bytes, bytes]]:
     passed = 0
-    while (row := next(rows, None)) is not None:
-        key, _ = row
-        topic = timer_topic(key)
-        if readable(topic):
-            yield row
+    for key, value in store.inbox.between(start, end, None):
+        if readable(timer_topic(key)):
+            yield key, value
             continue
         passed += 1
         if passed % LEAPS_WEIGH == 0:
             yield key, b""
-            rows = pending_timers(store, txn, None, key[:8] + topic + b"\1", end_ms)
 
 
 def _all_timers(

@@ -8,7 +8,7 @@ order of due times.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import merge
 from typing import NamedTuple
 
@@ -149,12 +149,20 @@ def waiting_timers(
     topic: bytes | None = None,
     start: bytes = b"",
     end: bytes = b"\xff",
+    readable: Callable[[bytes], bool] | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
     """Return the waiting messages of one topic or of all: keys and values as in `timers` and in the same order, from
-    `start` on and before `end`."""
+    `start` on and before `end`.
+
+    :param readable: when given and `topic` is None, only messages of topics that it accepts.
+    """
     if topic is not None:
         return _waiting_of(txn, tables, topic, start, end)
-    topics = list(_topics(txn, tables))
+    topics = [
+        name
+        for name in _topics(txn, tables)
+        if readable is None or (is_name(name) and readable(name))
+    ]
     return merge(*(_waiting_of(txn, tables, name, start, end) for name in topics))
 
 

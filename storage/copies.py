@@ -33,7 +33,14 @@ from storage.environment import (
     too_many_readers,
     used_bytes,
 )
-from storage.errors import DataFolderError, FolderInUseError, StorageError, cannot_read, cannot_use
+from storage.errors import (
+    DataFolderError,
+    FolderBeingCopiedError,
+    FolderInUseError,
+    StorageError,
+    cannot_read,
+    cannot_use,
+)
 from storage.inbox import recover
 from storage.keys import STAMP, TermsOf, pack_u64, split_timer_key
 from storage.meta_pages import DATA_FILE
@@ -249,7 +256,7 @@ def _await_checkpoint(data: Path) -> None:
         try:
             with closing(Environment(data)) as environment:
                 environment.catch_up()
-        except FolderInUseError:
+        except FolderInUseError as error:
             # On a slow disk, a busy gateway makes each checkpoint as soon as the disk has the one before. So the last
             # one may never be on disk, but the first one since this began soon is.
             newest = _last_checkpoint(data)
@@ -259,6 +266,8 @@ def _await_checkpoint(data: Path) -> None:
             if wanted is not None and transaction_held(data) >= wanted:
                 return
             if monotonic() > last:
+                if isinstance(error, FolderBeingCopiedError):
+                    raise
                 raise StorageError(
                     f"the gateway that serves from {data} has not written a checkpoint for "
                     f"{CHECKPOINT_PATIENCE} s: is it stopped, or its disk full?"

@@ -32,6 +32,7 @@ from storage.durable import (
 )
 from storage.errors import (
     DataFolderError,
+    FolderBeingCopiedError,
     FolderInUseError,
     StorageError,
     StorageFullError,
@@ -443,8 +444,8 @@ def _readers(environment: lmdb.Environment) -> Iterator[tuple[str, str]]:
         yield process, read
 
 
-def _is_being_copied(path: Path, process: str) -> FolderInUseError:
-    return FolderInUseError(
+def _is_being_copied(path: Path, process: str) -> FolderBeingCopiedError:
+    return FolderBeingCopiedError(
         f"the data folder {path} is being copied by process {process}: wait until the copy is done, or "
         "stop that process"
     )

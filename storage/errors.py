@@ -45,6 +45,10 @@ class FolderInUseError(DataFolderError):
     """Another process serves from the data folder, or repairs it."""
 
 
+class FolderBeingCopiedError(FolderInUseError):
+    """Another process reads a state of the data folder that a start would overwrite."""
+
+
 def cannot_read(folder: Path, error: Exception) -> DataFolderError:
     """Return the error for a data folder with a row that cannot be read."""
     return DataFolderError(f"{folder} is damaged ({error}): see 'tidegate fsck --data {folder}'")

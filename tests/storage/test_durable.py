@@ -20,6 +20,7 @@ from storage import (
     back_up,
     back_up_changes,
     compact,
+    copies,
     read_pending,
     restore,
     restore_changes,
@@ -211,6 +212,18 @@ def test_it_does_not_go_back_while_somebody_reads_the_later_state(ahead: Path) -
     reopened = Environment(ahead)
     assert value(reopened) == b"on disk"
     reopened.close()
+
+
+def test_a_backup_beside_such_a_reader_says_what_it_waits_for(
+    ahead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No gateway serves, and none could start."""
+    monkeypatch.setattr(copies, "CHECKPOINT_PATIENCE", 0.1)
+    with (
+        reader(ahead, "at once") as process,
+        pytest.raises(FolderInUseError, match=f"copied by process {process.pid}:"),
+    ):
+        back_up(ahead, tmp_path / "backup")
 
 
 def test_whoever_has_it_open_reads_what_comes_then(ahead: Path) -> None:

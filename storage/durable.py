@@ -194,7 +194,7 @@ def _least_size(file: Path, state: bytes, size: int) -> int:
 def transaction_ahead(folder: Path) -> int | None:
     """Return the transaction whose state LMDB's file is in, if that state is not known to be on disk; else None.
 
-    While a gateway runs, that is the case for some milliseconds after each checkpoint.
+    While a gateway runs, that is the case for some milliseconds after each checkpoint, or seconds on a slow disk.
     """
     ahead = _ahead(folder)
     return None if ahead is None else transaction_of(ahead.state)

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from twisted.internet.defer import Deferred
+from twisted.internet.protocol import connectionDone
 from twisted.internet.task import Cooperator, TaskStopped
 from twisted.logger import Logger
 from twisted.protocols.policies import WrappingFactory
@@ -77,16 +78,37 @@ class _Channel(HTTPChannel):
         except ValueError:
             return bool(self._failChooseTransferDecoder())
 
+    def dataReceived(self, data: bytes) -> None:
+        if self._handlingRequest:
+            # Nobody will read this, and it does not put off the time when the connection ends.
+            self.persistent = False
+        else:
+            super().dataReceived(data)  # type: ignore[no-untyped-call]
+
     def requestDone(self, request: Any) -> None:
+        """Go on in the next turn: TLS passes on what came with one read in pieces, and may be in the midst of them."""
+        self.callLater(0, partial(self._go_on_after, request))  # type: ignore[no-untyped-call]
+
+    def _go_on_after(self, request: Any) -> None:
         """End the connection if the client has sent more before it had this answer. Thousands of requests fit into one
         read, and Twisted would answer them all in one go, whether or not the client reads the answers."""
-        more: list[bytes] = [self._buffer, *self._dataBuffer]
+        if not self.requests:
+            return
+        more: list[bytes] = self._dataBuffer
         if any(more):
             self.persistent = False
         if not self.persistent:
             # Without this, Twisted waits for ever until the client has read the answer.
             self.setTimeout(self._savedTimeOut)  # type: ignore[no-untyped-call]
         super().requestDone(request)  # type: ignore[no-untyped-call]
+        if self.persistent and self._waitingForTransport:
+            # Twisted reads on if the client was found not to read while its request was handled.
+            transport: Any = self._networkProducer
+            transport.pauseProducing()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+        self.requests.clear()
 
 
 class _Site(Site):

@@ -94,15 +94,46 @@ def test_a_length_of_thousands_of_digits_is_refused(served: MemoryGateway) -> No
 
 
 @pytest.mark.parametrize("path", ["/health", "/console/style.css", "/metrics", f"{API}/topics"])
+@pytest.mark.parametrize("pieces", [1, 1_000], ids=["at-once", "in-pieces-as-by-TLS"])
 def test_who_does_not_wait_for_an_answer_gets_no_more_than_one(
-    served: MemoryGateway, path: str
+    served: MemoryGateway, path: str, pieces: int
 ) -> None:
     transport = HttpClient(served).connect()
     request = f"GET {path} HTTP/1.1\r\nHost: {HTTP_PORT}\r\n\r\n".encode()
-    transport.protocol.dataReceived(request * 1_000)
+    for _ in range(pieces):
+        transport.protocol.dataReceived(request * (1_000 // pieces))
     served.settle()
     assert transport.value().count(b"HTTP/1.1 ") == 1
     assert not transport.connected
+
+
+def test_who_reads_no_answers_is_not_read_until_he_does(served: MemoryGateway) -> None:
+    transport = HttpClient(served).connect()
+    transport.reads = False
+    asked = 0
+    while transport.producerState == "producing" and asked < 1_000:
+        transport.protocol.dataReceived(b"GET /console/style.css HTTP/1.1\r\n\r\n")
+        served.settle()
+        asked += 1
+    assert transport.unread < 2 * transport.BUFFER
+    assert transport.value().count(b"HTTP/1.1 200 ") == asked
+    transport.clear()
+    transport.reads = True
+    transport.drained()
+    assert transport.producerState == "producing"
+    transport.protocol.dataReceived(b"GET /health HTTP/1.1\r\n\r\n")
+    served.settle()
+    assert transport.value().count(b"HTTP/1.1 200 ") == 1
+
+
+def test_nothing_is_left_of_who_leaves_in_the_turn_of_the_answer(served: MemoryGateway) -> None:
+    transport = HttpClient(served).connect()
+    with capturedLogs() as events:
+        transport.protocol.dataReceived(b"GET /health HTTP/1.1\r\n\r\n")
+        transport.lost(Failure(ConnectionDone()))  # type: ignore[no-untyped-call]
+        served.advance(100_000)
+    peer = str(transport.getPeer())
+    assert not [one for one in events if one.get("peer") == peer]
 
 
 def test_who_waits_for_each_answer_keeps_the_connection(served: MemoryGateway) -> None:

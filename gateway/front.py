@@ -18,7 +18,7 @@ from gateway.config import Config
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.link import Link
 from gateway.merging import MERGES, ONE_WORKER, WHERE_IT_RECURS, Merge, Whole, unserved
-from gateway.outgoing import Outgoing, size_of
+from gateway.outgoing import Outgoing
 from gateway.recurring_orders import asks_to_recur
 from gateway.router import Peer, RequestError, overloaded
 from gateway.setting_values import HostPort
@@ -41,7 +41,7 @@ ROUTE_PATIENCE: Final = 2.0
 (ClientConfig.mqClientApiTimeout)."""
 
 SMALL: Final = 4 << 10
-"""Bytes of the fields and the body of a small request, such as one for a route."""
+"""Bytes of the header and the body of a small request, such as one for a route."""
 
 MAX_BYTES: Final = 32 << 20
 """Most bytes of larger requests that wait for workers. Each is kept until all workers have answered, and there may be
@@ -283,7 +283,7 @@ class Front:
 
 def _held_by(command: Command) -> int:
     """Return the bytes that a request takes while it waits; 0 if it is small."""
-    size = size_of(command.ext(), command.body)
+    size = len(command.header) + len(command.body)
     return size if size > SMALL else 0
 
 

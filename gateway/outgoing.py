@@ -23,11 +23,6 @@ OnAnswer = Callable[[Command | None], None]
 """Called with a client's answer, or with None: it did not come in time, or the connection is gone."""
 
 
-def size_of(ext: Mapping[str, str], body: bytes) -> int:
-    """Return about how many bytes of memory a request's fields and body take."""
-    return len(body) + sum(map(len, ext.values()))
-
-
 class _Waiting(NamedTuple):
     """A request that has no answer yet."""
 
@@ -91,7 +86,7 @@ class Outgoing:
         :raises RequestError: when too many requests wait already; then nothing is sent.
         """
         self.check_room()
-        size = size_of(ext or {}, body)
+        size = len(body) + sum(map(len, (ext or {}).values()))
         if self._bytes and self._bytes + size > self._most_bytes:
             raise overloaded("bytes of requests to clients", self._most_bytes)
         opaque = self._number()

@@ -55,7 +55,7 @@ class Command(
     remark: str | None = None
     body: bytes = b""
     header: bytes = b""
-    """A JSON header as it arrived."""
+    """The header as it arrived."""
     _ext: Any = None
 
     @property
@@ -136,9 +136,9 @@ def decode_command(frame: Frame) -> Command:
             command: Command = read(header)
         except _UNREADABLE:
             command = _decode_as_text(header)
-        command.header = header
     else:
         command = _decode_binary(header)
+    command.header = header
     command.body = body
     return command
 

@@ -416,14 +416,19 @@ def test_nothing_is_said_to_answers_and_oneway_requests(flag: int) -> None:
     assert Shared().ask(RequestCode.LOOK_UP_TIMERS, flag=flag) == []
 
 
-def test_more_bytes_than_may_wait_for_workers_are_refused() -> None:
+@pytest.mark.parametrize("of_body", [True, False], ids=["body", "name of a field"])
+def test_more_bytes_than_may_wait_for_workers_are_refused(of_body: bool) -> None:
     shared, client = Shared(), Client()
     for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
         shared.joined(broker, port)
 
     def ask(size: int) -> None:
-        ext = {"topic": "orders"}
-        shared.ask_for(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, body=b"x" * size)
+        ext, body = {"topic": "orders"}, b""
+        if of_body:
+            body = bytes(size)
+        else:
+            ext["x" * size] = ""
+        shared.ask_for(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, body=body)
 
     ask(15 << 20)
     workers = [shared.connected(number) for number in (0, 1)]

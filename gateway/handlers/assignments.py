@@ -55,6 +55,7 @@ class Assignments:
         if self._siblings is None:
             answer(self._own_queues(asked.topic))
         else:
+            call.shed()
             self._siblings.readable_queues(asked.topic, answer)
 
     def _answer(

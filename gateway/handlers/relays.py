@@ -90,6 +90,7 @@ class Relays:
                     f"the client does not support this feature. version={client.version}",
                 )
         self._broker.outgoing.check_room(len(clients))
+        call.shed()
         tables: dict[str, msgspec.Raw] = {}
         silent = {client.client_id for client in clients}
 
@@ -157,6 +158,8 @@ class Relays:
     def _relay(
         self, call: Call, group: str, client: Client, ext: dict[str, str], body: bytes
     ) -> None:
+        call.shed()
+
         def answered(answer: Command | None) -> None:
             who = f"consumer <{group}> <{client.client_id}>"
             if answer is not None:

@@ -10,6 +10,7 @@ from twisted.logger import Logger
 from gateway.broker import Broker
 from gateway.clients import Client
 from gateway.handlers.sending import IN_EVERY_ANSWER, Sending, new_message, refuse_inner_batch
+from gateway.intake import NewMessage
 from gateway.router import Call, RequestError, answer_failure
 from gateway.topics import Topic
 from gateway.wire import properties as names
@@ -32,8 +33,7 @@ class _Reply(NamedTuple):
 
     call: Call
     topic: Topic
-    queue_id: int
-    client_id: str
+    message: NewMessage
 
 
 class Replies:
@@ -52,10 +52,11 @@ class Replies:
         if not call.command.body:  # check this first: looking up the topic may create it
             raise RequestError(ResponseCode.SYSTEM_ERROR, "a message without a body cannot be sent")
         topic = self._sending.topic_of(fields)
-        queue_id = self._sending.queue_of(topic, fields.queue_id, call)
-        refuse_inner_batch(new_message(call, queue_id))
+        message = new_message(call, self._sending.queue_of(topic, fields.queue_id, call))
+        refuse_inner_batch(message)
+        call.shed()
         client_id = find(fields.properties or "", names.REPLY_TO_CLIENT) or ""
-        reply = _Reply(call, topic, queue_id, client_id)
+        reply = _Reply(call, topic, message)
         client = self._broker.clients.producer(client_id)
         if not client_id:
             self._finish(reply, f"reply message properties[{names.REPLY_TO_CLIENT}] is null")
@@ -74,7 +75,7 @@ class Replies:
             client.peer,
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
             self._pushed_fields(reply),
-            reply.call.command.body,
+            reply.message.body,
             PUSH_LIMIT,
             answered,
         )
@@ -115,11 +116,13 @@ class Replies:
                 answer_failure(call, error, self.log)
                 return
         if failure is None:
-            frame = send_response(call.command.opaque, msg_id, reply.queue_id, offset, None, None)
+            frame = send_response(
+                call.command.opaque, msg_id, reply.message.queue_id, offset, None, None
+            )
         else:
             ext = {
                 "msgId": msg_id,
-                "queueId": str(reply.queue_id),
+                "queueId": str(reply.message.queue_id),
                 "queueOffset": str(offset),
                 **IN_EVERY_ANSWER,
             }
@@ -127,6 +130,5 @@ class Replies:
         self._broker.committer.answer(call, frame)
 
     def _store(self, reply: _Reply) -> tuple[str, int]:
-        message = new_message(reply.call, reply.queue_id)
-        accepted = self._broker.intake.accept(reply.topic, message)
+        accepted = self._broker.intake.accept(reply.topic, reply.message)
         return offset_msg_id(self._broker.host, accepted.sequence), max(0, accepted.offset)

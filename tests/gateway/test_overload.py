@@ -9,9 +9,11 @@ import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
+from gateway.wire.fields import to_ext
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.gateway.test_pop import pop_fields
+from tests.gateway.test_replies import fields as reply_fields
 
 MIB = 1 << 20
 
@@ -94,6 +96,37 @@ class TestWaitingRequests:
         kept, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert len(gateway.service.broker.parked) >= 20
+        assert kept < 2 * MIB
+
+    @pytest.mark.parametrize(
+        "code",
+        [
+            RequestCode.SEND_REPLY_MESSAGE,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        ],
+    )
+    def test_nor_is_what_another_client_does_not_get_while_its_answer_is_waited_for(
+        self, make_gateway: MakeGateway, code: int
+    ) -> None:
+        gateway = make_gateway()
+        client, other = gateway.connect(), gateway.connect()
+        message_id = client.send_message("orders").ext()["msgId"]
+        other.heartbeat("other", "consumers", producers=["askers"])
+        if code == RequestCode.SEND_REPLY_MESSAGE:
+            properties = {"REPLY_TO_CLIENT": "other"}
+            fields = {**to_ext(reply_fields(properties)), "more": "x" * 500_000}
+            body = b"pong"
+        else:
+            fields = {"consumerGroup": "consumers", "group": "consumers", "topic": "orders"}
+            fields |= {"clientId": "other", "msgId": message_id}
+            body = bytes(500_000)
+        tracemalloc.start()
+        for _ in range(20):
+            client.send(code, fields, body)
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert len(other.requests()) == 20
         assert kept < 2 * MIB
 
     def test_can_be_changed_while_serving(

@@ -16,7 +16,7 @@ from gateway.filters import (
     unsupported,
 )
 from gateway.pop_orders import Place
-from gateway.router import Call, RequestError
+from gateway.router import Call, RequestError, check_number
 from gateway.topics import MAX_PREFIXED_NAME, PERM_READ
 from gateway.wire.codes import ResponseCode
 from gateway.wire.pops import NORMAL, RETRIED, retry_topic
@@ -28,10 +28,19 @@ MAX_MESSAGES: Final = 32
 LONGEST_INVISIBLE_MS: Final = 1 << 42
 """Long enough for any client that keeps a message, and short enough that no sum of times overflows."""
 
+MAX_ATTEMPT: Final = 1_000
+"""Characters of the id of an attempt. It is stored with each queue that is popped in order, and kept while a request
+waits."""
+
 FROM_NEWEST: Final = 1
 """The initMode of groups that begin at a queue's end (ConsumeInitMode.MAX)."""
 
 NO_FILTER: Final = "parse the consumer's subscription failed"
+
+
+def check_attempt(attempt: str | None) -> None:
+    """:raises RequestError: when the id of an attempt is too long."""
+    check_number("characters of an attempt's id", len(attempt or ""), MAX_ATTEMPT)
 
 
 class PopQueue(NamedTuple):

@@ -142,6 +142,8 @@ class PopWaits:
         if self.count(waited) >= MAX_WAITING or not self._parked.has_room(len(queues)):
             return False
         call.shed()
+        if not call.fields.exp:
+            call.fields.exp_type = None  # it means nothing then, and may have 1 MB
         self._counts[waited] = self.count(waited) + 1
         wait = _Wait(call, retry, over, lambda: self._forget(waited))
         kind = _kind(waited, call.fields)

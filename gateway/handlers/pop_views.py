@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.broker import Broker
 from gateway.filters import Filter
-from gateway.pop_queues import MAX_MESSAGES, PopQueue, PopQueues, Search
+from gateway.pop_queues import MAX_MESSAGES, PopQueue, PopQueues, Search, check_attempt
 from gateway.pop_waits import PopWaits, Waited, time_left_ms
 from gateway.router import Call
 from gateway.wire.codes import ResponseCode
@@ -53,6 +53,7 @@ class PopViews:
     def notification(self, call: Call) -> None:
         """Answer as soon as there is a message to pop, or that there is none when the wait is over (200054)."""
         fields: Notification = call.fields
+        check_attempt(fields.attempt_id)
         queues = self._queues.find(call, fields.consumer_group, fields.topic, fields.queue_id)
         wanted = self._queues.filter(fields.exp, fields.exp_type)
         if self._notify(call, queues, wanted):

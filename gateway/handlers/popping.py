@@ -11,9 +11,16 @@ from typing import Final, NamedTuple
 from gateway.broker import Broker
 from gateway.filters import Filter
 from gateway.pop_orders import ORDERED_QUEUE, Place
-from gateway.pop_queues import LONGEST_INVISIBLE_MS, MAX_MESSAGES, PopQueue, PopQueues, Search
+from gateway.pop_queues import (
+    LONGEST_INVISIBLE_MS,
+    MAX_MESSAGES,
+    PopQueue,
+    PopQueues,
+    Search,
+    check_attempt,
+)
 from gateway.pop_waits import PopWaits, Waited, time_left_ms
-from gateway.router import Call, RequestError, check_number
+from gateway.router import Call, RequestError
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import PopMessage
@@ -39,9 +46,6 @@ afterwards (popFromRetryProbability)."""
 
 ALL_POPS: Final = 100
 """The percentage of pops that go by priority, unless the group has another (SubscriptionGroupAttributes)."""
-
-MAX_ATTEMPT: Final = 1_000
-"""Characters of the id of a pop's attempt, which is stored with each queue that is popped in order."""
 
 REVIVE_QUEUE: Final = 0
 """Upstream spreads its records of pops over several revive queues, and clients send the number back. Here the number
@@ -99,7 +103,7 @@ class Popping:
             self._answer_nothing(call, code=ResponseCode.POLLING_FULL)
 
     def _check(self, fields: PopMessage, left_ms: int) -> None:
-        check_number("characters of an attempt's id", len(fields.attempt_id or ""), MAX_ATTEMPT)
+        check_attempt(fields.attempt_id)
         host = self._broker.advertised.host
         if left_ms < -LATE_MS:
             raise RequestError(

@@ -118,7 +118,9 @@ class Pulling:
             wait = min(fields.suspend_timeout_millis / 1000, LONGEST_SUSPENSION)
             pull.deadline = self._reactor.seconds() + wait
             call.shed()
-            fields.subscription = None  # it is in the filter
+            # The first two are in the filter, and the others mean nothing here; a client can fill them with 1 MB.
+            fields.subscription = fields.expression_type = None
+            fields.proxy_froward_client_id = fields.lite_topic = None
             self._broker.parked.park(pull)
         else:
             self.answer_nothing(pull)

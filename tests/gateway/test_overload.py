@@ -83,12 +83,14 @@ class TestWaitingRequests:
         gateway = make_gateway()
         client = gateway.connect()
         client.send_message("orders", fields={"queue": 3})
+        client.heartbeat("c1", "consumers", {"orders": "*"})
         fields = (
-            client.pull_request(wait_ms=15_000)
+            client.pull_request(wait_ms=15_000, tags=None)
             if code == RequestCode.PULL_MESSAGE
-            else pop_fields(gateway, queueId=0, pollTime=15_000)
+            else pop_fields(gateway, queueId=0, pollTime=15_000, exp=None)
         )
-        fields["more"] = "x" * 500_000
+        unread = ("more", "expressionType", "expType", "liteTopic", "proxyFrowardClientId")
+        fields |= dict.fromkeys(unread, "x" * 150_000)
         client.ask(code, fields | {"pollTime": "0", "suspendTimeoutMillis": "0"})
         tracemalloc.start()
         for _ in range(20):

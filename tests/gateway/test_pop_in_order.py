@@ -135,6 +135,8 @@ class TestOneAtATime:
             ResponseCode.INVALID_PARAMETER,
             "1001 characters of an attempt's id; 1000 are possible",
         )
+        wanted = pop_fields(gateway, **ORDER, attemptId="x" * 1_001)
+        assert client.ask(RequestCode.NOTIFICATION, wanted).code == answer.code
         answer = ask_pop(gateway, client, **ORDER, attemptId="x" * 1_000)
         assert bodies(decode_messages(answer.body)) == ["a"]
 

@@ -224,7 +224,7 @@ class _Line:
         answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._answers[self._opaque] = answer
         writer.write(encode_command(code, self._opaque, ext=ext))
-        return await answer
+        return await asyncio.wait_for(answer, _ANSWER_LIMIT_S)
 
     async def try_to_ask(self, code: int, ext: Mapping[str, str]) -> Command | None:
         """Send a request and return its answer, or None if there is none."""

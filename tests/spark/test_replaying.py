@@ -616,6 +616,31 @@ def test_a_watcher_of_many_queues_needs_few_connections(
     assert len(opened) == 2, "one to the name server, one to the broker"
 
 
+def test_a_watcher_asks_again_where_one_answer_alone_does_not_come(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulled: list[str] = []
+    is_enough = threading.Event()
+
+    def answer(command: Command) -> bytes:
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return encode_response(command.opaque, 0, body=b'{"queueDatas":[{"readQueueNums":2}]}')
+        queue = command.ext()["queueId"]
+        if command.code == RequestCode.PULL_MESSAGE:
+            pulled.append(queue)
+        if pulled.count("0") == 2:
+            is_enough.set()
+        if pulled.count("0") == 1 and queue == "0":
+            return b""
+        return encode_response(command.opaque, ResponseCode.PULL_NOT_FOUND)
+
+    monkeypatch.setattr("spark_jobs.watching._ANSWER_LIMIT_S", 1.0)
+    monkeypatch.setattr(server, "answer", answer)
+    server.dawdles_s = 0.01
+    with Watcher(Target(server.address, server.address), ["orders"], tmp_path):
+        assert is_enough.wait(10.0)
+
+
 @pytest.mark.parametrize("is_full_to_the_end", [False, True])
 def test_what_was_watched_is_whole_though_the_disk_was_full(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full_to_the_end: bool

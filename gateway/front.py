@@ -254,15 +254,15 @@ class Front:
         Question(self._outgoing, command, merge, links, self._is_open, answer).put()
 
     def _check_bytes(self, held: int) -> None:
-        """Refuse a large request while others wait that are too large together, or while a worker has not read the last
-        one.
+        """Refuse a large request while others wait that are too large together, or while a worker that serves has not
+        read the last one.
 
         :raises RequestError: in these cases.
         """
         if not held:
             return
         links = self._links.values()
-        is_congested = any(link is not None and link.is_congested for link in links)
+        is_congested = any(link is not None and link.serves and link.is_congested for link in links)
         if is_congested or (self._held and self._held + held > MAX_BYTES):
             raise overloaded("bytes of requests that wait for workers", MAX_BYTES)
 

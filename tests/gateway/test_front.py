@@ -444,3 +444,20 @@ def test_more_bytes_than_may_wait_for_workers_are_refused(of_body: bool) -> None
         worker.dataReceived(encode_response(opaque, ResponseCode.TOPIC_NOT_EXIST))
     ask(1 << 20)
     assert [answer.code for answer in client.answers[1:]] == [ResponseCode.TOPIC_NOT_EXIST]
+
+
+def test_while_a_worker_has_not_read_the_last_large_request_there_is_no_other() -> None:
+    shared, client = Shared(), Client()
+    for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
+        shared.joined(broker, port)
+
+    def ask() -> str:
+        shared.ask_for(client, RequestCode.LOOK_UP_TIMERS, {}, body=bytes(5_000))
+        return client.answers[-1].remark or ""
+
+    shared.ask_for(client, RequestCode.LOOK_UP_TIMERS, {})
+    shared.connected().pauseProducing()
+    shared.connected(1)
+    assert ask().startswith("[OVERLOAD]")
+    shared.front.left("broker-a-0")  # it hangs
+    assert ask().startswith("1 of 2 workers do not serve (broker-a-0)")

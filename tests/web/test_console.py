@@ -250,6 +250,10 @@ def test_long_names_and_dialogs_fit_a_phone(console: Console) -> None:
         "const box = document.querySelector('.table-box'); return box.scrollWidth - box.clientWidth"
     )
     assert console.browser.page.execute_script(box) == 0, "its button can be seen"
+    console.open("recurring")
+    button = console.see("td button.link", name)
+    cell = console.see("td[data-label=name]", name)
+    assert button.rect["width"] <= cell.rect["width"], "it does not cover other columns"
     console.open(f"message/{'0' * 32}", width=width, height=height)
     console.see(".bad-text", "there is no message")
     assert console.browser.overflow() == 0

@@ -230,19 +230,18 @@ class _Scrape(Resource):
 
     @staticmethod
     def _send(request: Any, page: Page) -> None:
-        body = _begun(request, page, {"Cache-Control": "no-store"})
-        request.setHeader("Content-Length", str(len(body)))
-        request.write(body)
+        request.write(_begun(request, page, {"Cache-Control": "no-store"}))
         request.finish()
 
 
 def _begun(request: Request, page: Page, headers: dict[str, str]) -> bytes:
-    """Set a page's status and headers, and return its body, which is left to send."""
+    """Set a page's status and headers, and return its body, which is left to send; to a HEAD none is."""
     request.setResponseCode(page.status)
-    request.responseHeaders.setRawHeaders("Content-Type", [page.content_type])
-    for name, value in headers.items():
+    about = {"Content-Type": page.content_type, "Content-Length": str(len(page.body))}
+    for name, value in (about | headers).items():
         request.responseHeaders.setRawHeaders(name, [value])
-    return page.body
+    # Twisted would leave out the body of an answer to a HEAD too, but logs a warning each time.
+    return b"" if request.method == b"HEAD" else page.body
 
 
 def make_site(

@@ -91,6 +91,14 @@ def test_checks_are_answered(served: Served, path: str) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.parametrize("path", ["/", "/health", "/metrics"])
+def test_a_head_is_nothing_to_log(served: Served, path: str) -> None:
+    status, kind, _ = served.get(path)
+    assert served.get(path, "HEAD") == (status, kind, b"")
+    assert "HEAD" not in served.process.log.read_text()
+
+
+@pytest.mark.live
 @pytest.mark.parametrize(
     "path", ["/metrics/more", "/../etc/passwd", "/nothing", "/console/../http.py", "/api/x"]
 )

@@ -95,6 +95,8 @@ def compat(
 def _compare(
     runs: Sequence[Run], against: tuple[str, str] | None, folder: Path | None
 ) -> tuple[list[Outcome], tuple[str, str]]:
+    # Asked first: it takes minutes to fetch the clients.
+    running = (_running(against[0]), _running(against[1])) if against else None
     with contextlib.ExitStack() as stack:
         if folder is None:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-compat-"))
@@ -105,8 +107,8 @@ def _compare(
         tell = stack.enter_context(_progress(len(runs)))
         processes = stack.enter_context(runner.drivers(runs))
         with contextlib.ExitStack() as servers:
-            if against:
-                pair = (_running(against[0]), _running(against[1]))
+            if running:
+                pair = running
             else:
                 data = servers.enter_context(
                     tempfile.TemporaryDirectory(prefix="tidegate-compat-data-")

@@ -244,6 +244,15 @@ class TestCommand:
         assert (done.returncode, done.stdout) == (2, "")
         assert "no scenario 'nonsense'" in done.stderr
 
+    @pytest.mark.parametrize(("address", "status"), [("nonsense", 2), ("127.0.0.1:1", 1)])
+    def test_a_wrong_address_is_told_of_before_any_client_is_started(
+        self, address: str, status: int
+    ) -> None:
+        done = self.run("sending.one-message", "--against", address, address)
+        assert (done.returncode, done.stdout) == (status, "")
+        assert address in done.stderr
+        assert "clients" not in done.stderr
+
 
 @pytest.mark.live
 @pytest.mark.oracle

@@ -17,6 +17,9 @@ from gateway.wire.frames import FRAME_LIMIT
 from gateway.wire.headers import FIELDS_OF_REQUESTS
 from storage import RestartNeededError, StorageError, StorageFullError, as_told
 
+REFUSED = "refused: {code} {remark}"
+"""What the log says of a refusal at the level debug. C++ and Python clients show only that a send failed."""
+
 
 class RequestError(Exception):
     """An error that is the answer to a request; the connection stays open.
@@ -293,5 +296,5 @@ class Router:
 
     def _failed(self, call: Call, error: Exception) -> None:
         if self.tells and isinstance(error, RequestError):
-            self.log.debug("refused: {code} {remark}", code=error.code, remark=error.remark)
+            self.log.debug(REFUSED, code=error.code, remark=error.remark)
         answer_failure(call, error, self.log)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from twisted.logger import Logger
+
 from gateway.abort import abort_remark, best_outcome
 from gateway.broker import Broker
 from gateway.delays import REQUESTS, TIMER_PROPERTIES, delay_of
@@ -15,7 +17,7 @@ from gateway.intake import NewMessage
 from gateway.moments import is_in_seconds
 from gateway.pending import PendingMessages, Place
 from gateway.rescheduling import NewTime, Rescheduling
-from gateway.router import Call, RequestError
+from gateway.router import REFUSED, Call, RequestError
 from gateway.topics import Topic
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
@@ -50,6 +52,8 @@ def is_order(values: Mapping[str, str]) -> bool:
 
 class TimerOrders:
     """Carries out orders."""
+
+    log = Logger()
 
     def __init__(
         self, broker: Broker, pending: PendingMessages, rescheduling: Rescheduling
@@ -123,6 +127,7 @@ class TimerOrders:
         self._broker.committer.answer(call, frame)
 
     def _not_done(self, call: Call, remark: str) -> None:
+        self.log.debug(REFUSED, code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
         frame = call.encode(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
         self._broker.committer.answer(call, frame)
 

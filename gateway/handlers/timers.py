@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import msgspec
+from twisted.logger import Logger
 
 from gateway.abort import abort_remark, best_outcome
 from gateway.access import READ
@@ -13,7 +14,7 @@ from gateway.intake import REGION
 from gateway.pauses import Pauses
 from gateway.pending import PendingMessages, Wanted
 from gateway.rescheduling import NewTime, Rescheduling
-from gateway.router import Call, RequestError
+from gateway.router import REFUSED, Call, RequestError
 from gateway.wire import properties as names
 from gateway.wire.admin_bodies import DataVersion
 from gateway.wire.codes import ResponseCode
@@ -51,6 +52,8 @@ def _new_time(fields: RescheduleTimers | BulkChangeTimers) -> NewTime:
 class Timers:
     """Answers questions about messages that have not fired, and changes them."""
 
+    log = Logger()
+
     def __init__(
         self,
         broker: Broker,
@@ -85,17 +88,17 @@ class Timers:
         handle = self._pending.read_handle(fields.recall_handle, fields.topic)
         results = self._pending.abort(handle.message_id, topic.name)
         outcome = best_outcome(results)
-        aborted = outcome is Aborted.ABORTED
+        code, remark = ResponseCode.SUCCESS, None
+        if outcome is not Aborted.ABORTED:
+            code = ResponseCode.ILLEGAL_OPERATION
+            remark = abort_remark(outcome, handle.message_id)
+            self.log.debug(REFUSED, code=code, remark=remark)
         ext = {
             "msgId": handle.message_id,
             "outcome": outcome.value,
             names.MSG_REGION: REGION,
         }
-        frame = call.encode(
-            ext,
-            code=ResponseCode.SUCCESS if aborted else ResponseCode.ILLEGAL_OPERATION,
-            remark=None if aborted else abort_remark(outcome, handle.message_id),
-        )
+        frame = call.encode(ext, code=code, remark=remark)
         self._broker.committer.answer(call, frame)
 
     def abort(self, call: Call) -> None:

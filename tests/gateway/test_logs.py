@@ -16,6 +16,7 @@ from gateway.logs import Logs
 from gateway.router import Call
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import decode_command, encode_command
+from gateway.wire.recall import RecallHandle
 from tests.gateway.access.signed import SignedClient
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.tools import ok
@@ -125,10 +126,18 @@ def test_a_refusal_is_told_with_its_reason(make_gateway: MakeGateway) -> None:
     try:
         client = make_gateway(log_level="debug").connect()
         refused = client.ask(RequestCode.GET_MAX_OFFSET, {"topic": "TG", "queueId": "one"})
+        ok(client.send_message(TIMER_DELAY_MS="1000", UNIQ_KEY="A"))
+        handle = RecallHandle("orders", "broker-a", 0, "B").encode()
+        late = [
+            client.send_message(TIMER_DELAY_MS="1", TIMER_DEL_UNIQKEY="B"),
+            client.send_message(TIMER_DELAY_MS="1", TIDEGATE_RESCHEDULE="B"),
+            client.recall("orders", handle),
+        ]
     finally:
         globalLogPublisher.removeObserver(observer)
     assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert f"refused: 1 {refused.remark}" in stream.getvalue()
+    for answer in (refused, *late):
+        assert f"refused: {answer.code} {answer.remark}" in stream.getvalue()
 
 
 def test_the_level_is_changed_on_the_way() -> None:

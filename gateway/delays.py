@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.limits import MAX_DELAY, origin
-from gateway.router import RequestError
+from gateway.router import InvalidError, RequestError
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.properties import remove
@@ -131,4 +131,4 @@ def _number(text: str, code: int, name: str, largest: int) -> int:
     reason = (
         "timer message illegal" if code == ResponseCode.MESSAGE_ILLEGAL else "NumberFormatException"
     )
-    raise RequestError(code, f'{reason}, {name} is not a number: "{text[:64]}"')
+    raise InvalidError(code, f'{reason}, {name} is not a number: "{text[:64]}"')

@@ -45,6 +45,10 @@ class TooMuchError(RequestError):
     out."""
 
 
+class InvalidError(RequestError):
+    """Something is not what it must be, where the protocol's code says only that the request cannot be carried out."""
+
+
 def check_number(what: str, count: int, most: int) -> None:
     """Refuse a request that would hold up all other work.
 

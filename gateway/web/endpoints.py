@@ -15,7 +15,7 @@ import msgspec
 from gateway.access import Action, Need
 from gateway.guard import Caller
 from gateway.permissions import GET, group_need, topic_need
-from gateway.router import NotFoundError, RequestError, TooMuchError
+from gateway.router import InvalidError, NotFoundError, RequestError, TooMuchError
 from gateway.wire.codes import ResponseCode
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -63,6 +63,8 @@ class ApiError(Exception):
         status = STATUS_OF.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
         if isinstance(error, NotFoundError):
             status = HTTPStatus.NOT_FOUND
+        elif isinstance(error, InvalidError):
+            status = HTTPStatus.BAD_REQUEST
         elif isinstance(error, TooMuchError):
             status = HTTPStatus.TOO_MANY_REQUESTS
         return cls(status, error.remark, code)

@@ -179,6 +179,11 @@ def test_properties_that_are_too_long_are_not_put_together(
             "PUT /api/v1/recurring/{topic}/{name}",
         ),
         ({"topic": "orders", "body": "x", "at": "soon"}, 400, "not a time"),
+        (
+            {"topic": "orders", "body": "x", "properties": {"DELAY": "soon"}},
+            400,
+            "DELAY is not a number",
+        ),
         ({"topic": "orders", "body": "x", "at": 1_896_078_600}, 400, "write 1896078600000"),
         ({"topic": "orders", "body": "x", "at": "+900d"}, 400, "timer"),
         # The property would win, and the message would come an hour early.

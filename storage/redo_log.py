@@ -16,7 +16,7 @@ records of that stamp ended.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from errno import EIO, ENOSPC
 from pathlib import Path
@@ -114,33 +114,25 @@ class RedoLog:
             return
         logs = [file.read(file.room) for file in self._files]
         links = [_link(log) for log in logs]
-        current = _find(logs, links, stamp)
-        end = 0
-        for record_end, rows in _records(logs[current], stamp):
-            end = record_end
-            yield rows
-        has_gap, has_two = logs[current].find(stamp, end + _HEADER.size) >= 0, False
+        current, last = _find(logs, links, stamp), stamp
+        end = yield from _records(logs[current], last)
         link = links[1 - current]
-        if link is not None and link.before == stamp:
-            has_two = link.size_before == end
-            has_gap = not has_two
-            if has_two:
-                current = 1 - current
-                for record_end, rows in _records(logs[current], link.stamp):
-                    end = record_end
-                    yield rows
-                has_gap = logs[current].find(link.stamp, end + _HEADER.size) >= 0
-        elif _has_lost_first(logs[1 - current], stamp):
+        if link is None or link.before != stamp:
+            has_gap = _has_lost_first(logs[1 - current], stamp)
+        elif link.size_before != end:
             has_gap = True
+        else:
+            current, last = 1 - current, link.stamp
+            end = yield from _records(logs[current], last)
+            has_gap = False
         if end:
             # A process may have died between writing a record and its sync. From now on the record is relied on.
             self.sync()
         # If both files are needed, more records follow those of this stamp: the next call must read both again.
-        self._stamp = b"" if has_two else stamp
+        self._stamp = stamp if last == stamp else b""
         self._current = current
         self.size = end
-        self.has_gap = has_gap
-        last = link.stamp if has_two and link is not None else stamp
+        self.has_gap = has_gap or logs[current].find(last, end + _HEADER.size) >= 0
         self.is_torn = logs[current].startswith(last, end + _HEADER.size - _STAMP_BYTES)
 
     @property
@@ -203,11 +195,8 @@ class RedoLog:
     def _own_records(self) -> Iterator[dict[str, list[Row]]]:
         """Return the records that this process has written or read. Behind them there may be one that was refused and
         could not be erased."""
-        end = 0
         log = self._files[self._current].read(self.size)
-        for record_end, rows in _records(log, self._stamp):
-            end = record_end
-            yield rows
+        end = yield from _records(log, self._stamp)
         if end != self.size:
             raise OSError(EIO, "the redo log is not what was written to it")
 
@@ -305,11 +294,14 @@ def _find(logs: list[bytes], links: list[_Link | None], stamp: bytes) -> int:
     return int(stamp in logs[1])
 
 
-def _records(log: bytes, stamp: bytes) -> Iterator[tuple[int, dict[str, list[Row]]]]:
-    """Return the rows of each record with a stamp, and where the record ends."""
-    for end, rows in _whole_records(log, stamp):
+def _records(log: bytes, stamp: bytes) -> Generator[dict[str, list[Row]], None, int]:
+    """Yield the rows of each record with a stamp. Return where the last of them ends."""
+    end = 0
+    for record_end, rows in _whole_records(log, stamp):
+        end = record_end
         rows.pop(_FOLLOWS, None)
-        yield end, rows
+        yield rows
+    return end
 
 
 def _whole_records(log: bytes, stamp: bytes) -> Iterator[tuple[int, dict[str, list[Row]]]]:

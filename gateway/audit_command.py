@@ -59,33 +59,34 @@ def audit(
         raise click.ClickException(
             f"{data} is not a data folder: it has neither {FILE} nor {DATA_FILE}"
         )
+    wanted = {"topic": topic, "msgId": message_id, "action": action}
     shown = 0
     for line in read_lines(data):
         at_ms = _epoch_ms(str(line.get("at", "")))
-        if (begin is not None and at_ms < begin) or (end is not None and at_ms >= end):
-            continue
-        if who is not None and who not in (line.get("who"), line.get("from"), _host(line)):
-            continue
-        if topic is not None and line.get("topic") != topic:
-            continue
-        if message_id is not None and line.get("msgId") != message_id:
-            continue
-        if action is not None and line.get("action") != action:
+        if (
+            (begin is not None and at_ms < begin)
+            or (end is not None and at_ms >= end)
+            or (who is not None and who not in (line.get("who"), line.get("from"), _host(line)))
+            or any(text is not None and line.get(name) != text for name, text in wanted.items())
+        ):
             continue
         shown += 1
         if as_json:
             click.echo(msgspec.json.encode(line).decode())
-            continue
-        rest = " ".join(
-            f"{name}={value}"
-            for name, value in line.items()
-            if name not in ("at", "who", "from", "action")
-        )
-        name = line.get("who") or "-"
-        text = f"{show_moment(at_ms)}  {name} {line.get('from')}  {line.get('action')}  {rest}"
-        click.echo(printable(text))
+        else:
+            click.echo(printable(f"{show_moment(at_ms)}  {_text(line)}"))
     if not shown:
         tell("no line matches")
+
+
+def _text(line: dict[str, Any]) -> str:
+    """Return a line without its time, as people read it."""
+    rest = (
+        f"{name}={value}"
+        for name, value in line.items()
+        if name not in ("at", "who", "from", "action")
+    )
+    return f"{line.get('who') or '-'} {line.get('from')}  {line.get('action')}  {' '.join(rest)}"
 
 
 def _host(line: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import binascii
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from itertools import count
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,14 +34,20 @@ from gateway.web.fields import NewTimeFields, read_moment
 from gateway.web.relay import Relay, Reply, below, refusal
 
 
+class _SharedJob(NamedTuple):
+    """A job of all workers: the token that it was begun with, and each worker's own job as last reported."""
+
+    token: str
+    parts: dict[str, Job]
+
+
 class SharedBulk:
     """Previews changes to many messages, and lets the workers make them."""
 
     def __init__(self, relay: Relay, clock: Clock) -> None:
         self._relay = relay
         self._clock = clock
-        self._jobs: dict[int, dict[str, Job]] = {}
-        self._tokens: dict[int, str] = {}
+        self._jobs: dict[int, _SharedJob] = {}
         self._numbers = count(clock.now_ms())
 
     async def preview_bulk(self, asker: Asker, body: PreviewBody) -> Preview:
@@ -87,7 +94,7 @@ class SharedBulk:
             name: msgspec.json.encode(ConfirmBody(token=token))
             for name, token in self._open(body.token).items()
         }
-        if body.token not in self._tokens.values():
+        if all(job.token != body.token for job in self._jobs.values()):
             self._relay.need(bodies)
         values: dict[str, dict[str, object]] = {name: {} for name in bodies}
         replies = await self._relay.replies(asker, "POST", "/bulk", values, bodies)
@@ -96,8 +103,8 @@ class SharedBulk:
             for name, reply in replies.items()
             if reply is not None and reply.status == HTTPStatus.OK
         }
-        for number, parts in self._jobs.items():
-            if any(parts[name].id == job.id for name, job in begun.items()):
+        for number, known in self._jobs.items():
+            if any(known.parts[name].id == job.id for name, job in begun.items()):
                 # The token was confirmed before. Its job goes on even if a worker does not answer now.
                 return await self._shown(asker, "GET", number)
         for name, reply in replies.items():
@@ -107,13 +114,11 @@ class SharedBulk:
                 failure = _silent(name) if reply is None else refusal(reply)
                 raise _ended(failure, begun) if begun else failure
         number = next(self._numbers)
-        self._jobs[number] = begun
-        self._tokens[number] = body.token
-        for old, parts in list(self._jobs.items())[:-MAX_JOBS]:
-            job = await self._look(asker, "GET", old, parts)
+        self._jobs[number] = _SharedJob(body.token, begun)
+        for old, known in list(self._jobs.items())[:-MAX_JOBS]:
+            job = await self._look(asker, "GET", old, known.parts)
             if job is None or job.state != "running":
                 self._jobs.pop(old, None)
-                self._tokens.pop(old, None)
         return _one_job(number, begun)
 
     def _open(self, token: str) -> Mapping[str, str]:
@@ -132,7 +137,7 @@ class SharedBulk:
         """List the last changes to many messages."""
         # Copy the jobs: others may begin meanwhile.
         known = reversed(list(self._jobs.items()))
-        jobs = [await self._look(asker, "GET", number, parts) for number, parts in known]
+        jobs = [await self._look(asker, "GET", number, job.parts) for number, job in known]
         return JobList(jobs=[job for job in jobs if job is not None])
 
     async def show_job(self, asker: Asker, query: JobQuery) -> Job:
@@ -144,8 +149,8 @@ class SharedBulk:
         return await self._shown(asker, "DELETE", query.id)
 
     async def _shown(self, asker: Asker, method: str, number: int) -> Job:
-        parts = self._jobs.get(number)
-        job = await self._look(asker, method, number, parts) if parts is not None else None
+        known = self._jobs.get(number)
+        job = await self._look(asker, method, number, known.parts) if known is not None else None
         if job is None:
             raise ApiError(HTTPStatus.NOT_FOUND, f"there is no job {number}")
         return job
@@ -176,16 +181,9 @@ class SharedBulk:
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, detail)
         if not told:
             return None
-        told |= {name: parts[name] for name in silent}
         for name, part in parts.items():
-            if name not in told and part.state == "running":
-                changed = f"{part.done:,} messages or more"
-                error = (
-                    f"{name} was restarted before it was done: what it changed stays so ({changed})"
-                )
-                told[name] = msgspec.structs.replace(part, state="failed", error=error)
-            elif name not in told:
-                told[name] = part
+            if name not in told:
+                told[name] = part if name in silent else _unknown(name, part)
         return _one_job(number, told)
 
     async def _ask(
@@ -196,6 +194,15 @@ class SharedBulk:
         for name, part in parts.items():
             replies |= await self._relay.replies(asker, method, below("bulk", part.id), {name: {}})
         return replies
+
+
+def _unknown(worker: str, part: Job) -> Job:
+    """Return the last report of a part that its worker does not know any more, as it was restarted."""
+    if part.state != "running":
+        return part
+    changed = f"{part.done:,} messages or more"
+    error = f"{worker} was restarted before it was done: what it changed stays so ({changed})"
+    return msgspec.structs.replace(part, state="failed", error=error)
 
 
 def _silent(name: str) -> ApiError:

@@ -252,15 +252,14 @@ def scan_pending(
     """
     txn = store.settled_reader()
     start = max(pack_u64(begin_ms), cursor + b"\0" if cursor is not None else b"")
-    chosen: list[_Timer] = []
-    behind: bytes | None = None
-    seen = total = 0
-    first_ms: int | None = None
     rows = (
         pending_timers(store, txn, topic, start, end_ms)
         if topic is not None or readable is None
         else _readable_timers(store, txn, readable, start, end_ms)
     )
+    chosen: list[_Timer] = []
+    seen = total = 0
+    first_ms: int | None = None
     for key, value in rows:
         seen += 1 if value else LEAPS_WEIGH
         due_ms = int.from_bytes(key[:8])
@@ -270,21 +269,16 @@ def scan_pending(
             if tag_hash in (None, timer_hash):
                 chosen.append(_Timer(*split_timer_key(key), bool(queue & NEVER_MOVED)))
                 total += size
-        if len(chosen) == limit or total >= MAX_FOUND_BYTES:
-            behind = key
-            break
-        if seen >= MAX_TIMERS_SCANNED:
-            if value:
-                behind = key
-            elif topic is not None:
-                behind = _own_place(key, topic)
-            elif due_ms > first_ms:
-                # The next page begins with this millisecond, whose other messages may be readable.
-                chosen = [one for one in chosen if one.due_ms < due_ms]
-                behind = pack_u64(due_ms - 1) + b"\xff"
-            if behind is not None:
-                break
-    return FoundPage(_pending(store, txn, chosen), behind)
+        is_over = seen >= MAX_TIMERS_SCANNED
+        if len(chosen) == limit or total >= MAX_FOUND_BYTES or (is_over and value):
+            return FoundPage(_pending(store, txn, chosen), key)
+        if is_over and topic is not None:
+            return FoundPage(_pending(store, txn, chosen), _own_place(key, topic))
+        if is_over and due_ms > first_ms:
+            # The next page begins with this millisecond, whose other messages may be readable.
+            before = [one for one in chosen if one.due_ms < due_ms]
+            return FoundPage(_pending(store, txn, before), pack_u64(due_ms - 1) + b"\xff")
+    return FoundPage(_pending(store, txn, chosen), None)
 
 
 def _own_place(key: bytes, topic: bytes) -> bytes:

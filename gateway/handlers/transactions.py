@@ -105,33 +105,14 @@ class Transactions:
         if self._broker.committer.failing:
             return
         now_ms = self._broker.clock.now_ms()
-        config = self._broker.config
         halves = halves_to_check(self._store, now_ms, MAX_CHECKS, MAX_CHECK_BYTES)
         unasked: Counter[str] = Counter()
-        next_ms = now_ms + config.transaction_check_interval_ms
         for half in halves:
             message = decode_message(half.record)
-            if half.checks >= config.transaction_check_max:
-                try:
-                    self._give_up(half, message)
-                except DamagedError as error:
-                    # This half waits for a repair; the others do not.
-                    self.log.error(
-                        "an undecided transaction cannot be given up yet: {error}", error=str(error)
-                    )
-                    put_off_check(self._store, half.sequence, next_ms, half.checks)
-            else:
-                group = find(message.properties, names.PGROUP) or ""
-                producer = self._producer(half, message, group)
-                if producer is not None and producer.peer.congested:
-                    # The producer was not asked, so this check does not count.
-                    put_off_check(self._store, half.sequence, now_ms + UNREAD_MS, half.checks)
-                    continue
-                put_off_check(self._store, half.sequence, next_ms, half.checks + 1)
-                if producer is not None:
-                    self._ask(half, message, producer)
-                else:
-                    unasked[group] += 1
+            if half.checks >= self._broker.config.transaction_check_max:
+                self._give_up(half, message, now_ms)
+            elif not self._check(half, message, now_ms):
+                unasked[_producer_group(message)] += 1
         if halves:
             self._broker.committer.change()
         for group, count in unasked.items():
@@ -143,12 +124,28 @@ class Transactions:
                 group=group,
             )
 
-    def _producer(self, half: Half, message: Message, group: str) -> Client | None:
+    def _check(self, half: Half, message: Message, now_ms: int) -> bool:
+        """Ask a producer about a half. Return False when there is none to ask."""
+        producer = self._producer(half, message)
+        if producer is not None and producer.peer.congested:
+            # The producer was not asked, so this check does not count.
+            put_off_check(self._store, half.sequence, now_ms + UNREAD_MS, half.checks)
+            return True
+        self._put_off(half, now_ms, half.checks + 1)
+        if producer is not None:
+            self._ask(half, message, producer)
+        return producer is not None
+
+    def _put_off(self, half: Half, now_ms: int, checks: int) -> None:
+        next_ms = now_ms + self._broker.config.transaction_check_interval_ms
+        put_off_check(self._store, half.sequence, next_ms, checks)
+
+    def _producer(self, half: Half, message: Message) -> Client | None:
         """Return the producer of the group to ask about a half. Each check asks the next one, as the connection to one
         may be broken. A producer that does not read its connection is asked only if all others do not either. Any
         client can claim to be in the group, so only producers that may send to the half's topic get to see it."""
         topic, _ = place_of(message.properties)
-        members = list(self._broker.clients.producers(group))
+        members = list(self._broker.clients.producers(_producer_group(message)))
         first = (half.sequence + half.checks) % max(1, len(members))
         unread: Client | None = None
         for one in chain(islice(members, first, None), islice(members, first)):
@@ -177,10 +174,18 @@ class Transactions:
             _as_sent(half, message),
         )
 
-    def _give_up(self, half: Half, message: Message) -> None:
+    def _give_up(self, half: Half, message: Message, now_ms: int) -> None:
         """Move a half that nobody decides to the topic where an operator can find it."""
-        topic = self._broker.topics.ensure(CHECKED_OUT_TOPIC)
-        self._release(half, message, topic, 0, committed=False)
+        try:
+            topic = self._broker.topics.ensure(CHECKED_OUT_TOPIC)
+            self._release(half, message, topic, 0, committed=False)
+        except DamagedError as error:
+            # This half waits for a repair; the others do not.
+            self.log.error(
+                "an undecided transaction cannot be given up yet: {error}", error=str(error)
+            )
+            self._put_off(half, now_ms, half.checks)
+            return
         self._broker.committer.once_stored(
             partial(
                 self.log.warn,
@@ -218,6 +223,10 @@ class Transactions:
         messages: nobody reads it, and it is removed."""
         topic = self._broker.topics.get(name)
         return topic or Topic(TopicSettings(name, 1, 1, PERM_READ | PERM_WRITE))
+
+
+def _producer_group(message: Message) -> str:
+    return find(message.properties, names.PGROUP) or ""
 
 
 def _unknown_half() -> RequestError:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.limits import MAX_DELAY, origin
-from gateway.router import InvalidError, RequestError
+from gateway.router import InvalidError, illegal
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.properties import remove
@@ -102,10 +102,9 @@ def check_distance(distance_ms: int, max_delay_ms: int, name: str, limit: str) -
     :param limit: says where the longest delay can be changed.
     """
     if distance_ms > max_delay_ms:
-        raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL,
+        raise illegal(
             f"timer message illegal, the delay time should not be bigger than the max delay "
-            f"{max_delay_ms}ms ({limit}); {name} asks for {distance_ms}ms",
+            f"{max_delay_ms}ms ({limit}); {name} asks for {distance_ms}ms"
         )
 
 

@@ -14,7 +14,7 @@ from gateway.delays import REQUESTS, DelayRules, asks_for_delay, delay_of
 from gateway.firing import Firing
 from gateway.limits import MAX_DELAY, origin
 from gateway.quotas import Quotas
-from gateway.router import RequestError
+from gateway.router import RequestError, illegal
 from gateway.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, Topic
 from gateway.transactions import ADDED_LATER, half_properties, own_immunity_ms
 from gateway.wire import properties as names
@@ -109,10 +109,9 @@ class _Prepared(msgspec.Struct, gc=False):
 def too_long(max_body: int) -> RequestError:
     """Return the refusal of a message or batch whose body or properties are too long (text as in
     SendMessageProcessor)."""
-    return RequestError(
-        ResponseCode.MESSAGE_ILLEGAL,
+    return illegal(
         "the message is illegal, maybe msg body or properties length not matched. "
-        f"msg body length limit {max_body}B, msg properties length limit 32KB.",
+        f"msg body length limit {max_body}B, msg properties length limit 32KB."
     )
 
 
@@ -340,10 +339,9 @@ class Intake:
             return
         self._check_debounce(prepared)
         if not can_replace(self._store, topic.stored_name, key):
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
+            raise illegal(
                 f"more than {MAX_LOOKED_AT} messages of topic {topic.name} have come with the key that "
-                f"{names.DEBOUNCE} names and without {names.DEBOUNCE}: choose another key",
+                f"{names.DEBOUNCE} names and without {names.DEBOUNCE}: choose another key"
             )
 
     def _check_debounce(self, prepared: _Prepared) -> None:
@@ -441,9 +439,8 @@ def _debounced(values: Mapping[str, str]) -> bytes:
     key = values[names.DEBOUNCE]
     # Split bytes, as the store does: text is split at more characters.
     if key.encode() not in values.get(names.KEYS, "").encode().split():
-        raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f'{names.DEBOUNCE} = "{key[:64]}" is not one of the keys of the message: set it as a key as well',
+        raise illegal(
+            f'{names.DEBOUNCE} = "{key[:64]}" is not one of the keys of the message: set it as a key as well'
         )
     return key.encode()
 

@@ -28,8 +28,8 @@ from gateway.recurring_definitions import (
     encode_definition,
     occurrence,
 )
-from gateway.recurring_orders import OWN, Order, illegal, refusing
-from gateway.router import NotFoundError, RequestError
+from gateway.recurring_orders import OWN, Order, refusing
+from gateway.router import NotFoundError, RequestError, illegal
 from gateway.topics import MAX_PREFIXED_NAME, Topic, Topics
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode, SysFlag

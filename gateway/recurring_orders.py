@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from gateway.delays import REQUESTS
 from gateway.recurrence import Misfire, Rule, RuleError, make_rule, parse_misfire
-from gateway.router import RequestError
+from gateway.router import illegal
 from gateway.wire import properties as names
-from gateway.wire.codes import ResponseCode
 
 OWN = (
     names.RECUR_CRON,
@@ -79,11 +78,6 @@ def name_of(values: Mapping[str, str]) -> str:
             "by it it is replaced, paused and deleted"
         )
     return name
-
-
-def illegal(remark: str) -> RequestError:
-    """Return the refusal of an order about a recurring message."""
-    return RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
 @contextmanager

@@ -58,6 +58,11 @@ def check_number(what: str, count: int, most: int) -> None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"{count} {what}; {most} are possible")
 
 
+def illegal(remark: str) -> RequestError:
+    """Return the refusal of a message that cannot be what its sender wants it to be."""
+    return RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
 def not_available(error: StorageError) -> RequestError:
     """Return the answer to a request that the store cannot carry out."""
     is_full = isinstance(error, StorageFullError)

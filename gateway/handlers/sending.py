@@ -12,7 +12,7 @@ from gateway.delays import REQUESTS, TIMER_PROPERTIES
 from gateway.handlers.timer_orders import TimerOrders, is_order
 from gateway.intake import REGION, SET_ANEW, Accepted, NewMessage, retried, too_long
 from gateway.recurring_orders import RECURRING_REQUESTS, asks_to_recur, name_of, read_order
-from gateway.router import Call, RequestError
+from gateway.router import Call, RequestError, illegal
 from gateway.topics import (
     DLQ_PREFIX,
     FORBIDDEN_TO_SEND,
@@ -157,9 +157,7 @@ class Sending:
         values = message.values
         recurring = self._broker.recurring
         if is_half(values, message.reconsume_times):
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL, "a transaction cannot set a recurring message"
-            )
+            raise illegal("a transaction cannot set a recurring message")
         order = values.get(names.RECUR_CHANGE)
         if order is not None:
             change = recurring.change(order, topic.name, name_of(values))
@@ -195,17 +193,13 @@ class Sending:
                     f"the broker[{self._broker.advertised.host}] sending transaction message is forbidden",
                 )
             if is_order(message.values):
-                raise RequestError(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    "a transaction cannot abort or reschedule a message",
-                )
+                raise illegal("a transaction cannot abort or reschedule a message")
         elif (
             message.sys_flag & SysFlag.TRANSACTION_PREPARED and names.TRAN_MSG not in message.values
         ):
             # Upstream stores such a message where no consumer ever reads it.
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"sysFlag says that the message is half of a transaction, but it has no {names.TRAN_MSG}",
+            raise illegal(
+                f"sysFlag says that the message is half of a transaction, but it has no {names.TRAN_MSG}"
             )
 
     def _answer(self, call: Call, topic: Topic, message: NewMessage, accepted: Accepted) -> None:
@@ -298,24 +292,7 @@ class Sending:
 
     def _send_batch(self, call: Call, topic: Topic, queue_id: int) -> None:
         fields: SendMessage = call.fields
-        if topic.is_retry:
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"batch request does not support retry group {topic.name}",
-            )
-        if len(topic.name) > MAX_NAME:
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL, f"a batch cannot be sent to topic {topic.name}"
-            )
-        if fields.sys_flag & SysFlag.TRANSACTION_MASK:
-            # As CommitLog.asyncPutMessages, which answers that the message is too long.
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                "a batch cannot be part of a transaction: send its messages one by one",
-            )
-        if len(call.command.body) > self._broker.config.max_message_size:
-            raise too_long(self._broker.config.max_message_size)
-        items = self._items(call.command.body)
+        self._check_batch(call, topic)
         messages = [
             NewMessage(
                 queue_id,
@@ -327,22 +304,9 @@ class Sending:
                 item.body,
                 item.properties,
             )
-            for item in items
+            for item in self._items(call.command.body)
         ]
-        for message in messages:
-            refuse_inner_batch(message)
-        if any(is_order(message.values) for message in messages):
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"{names.RESCHEDULE} and {names.TIMER_DEL_UNIQKEY} work in messages that are sent one by one, "
-                "not in a batch",
-            )
-        if any(asks_to_recur(message.values) for message in messages):
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                "a batch cannot set a recurring message: send it alone",
-            )
-        _check_work(messages)
+        _check_items(messages)
         accepted = self._intake.accept_batch(topic, messages)
         host = self._broker.host
         uniq = find(fields.properties or "", names.UNIQ_KEY)
@@ -356,14 +320,25 @@ class Sending:
         )
         self._committer.answer(call, frame)
 
+    def _check_batch(self, call: Call, topic: Topic) -> None:
+        """Refuse what cannot be sent as a batch, whatever its messages are."""
+        fields: SendMessage = call.fields
+        if topic.is_retry:
+            raise illegal(f"batch request does not support retry group {topic.name}")
+        if len(topic.name) > MAX_NAME:
+            raise illegal(f"a batch cannot be sent to topic {topic.name}")
+        if fields.sys_flag & SysFlag.TRANSACTION_MASK:
+            # As CommitLog.asyncPutMessages, which answers that the message is too long.
+            raise illegal("a batch cannot be part of a transaction: send its messages one by one")
+        if len(call.command.body) > self._broker.config.max_message_size:
+            raise too_long(self._broker.config.max_message_size)
+
     @staticmethod
     def _items(body: bytes) -> list[BatchItem]:
         try:
             return split_batch(body, MAX_BATCH_ITEMS)
         except MessageError as error:
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}"
-            ) from error
+            raise illegal(f"the batch cannot be read: {error}") from error
 
     def send_back(self, call: Call) -> None:
         """Take back a message from a consumer (36): deliver it again later, or move it to the dead letter topic."""
@@ -437,10 +412,9 @@ def refuse_inner_batch(message: NewMessage) -> None:
     :raises RequestError: when the message is such a batch.
     """
     if message.sys_flag & SysFlag.INNER_BATCH or names.INNER_NUM in message.values:
-        raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL,
+        raise illegal(
             f"a message with the sysFlag {SysFlag.INNER_BATCH} or the property {names.INNER_NUM} is a batch in one "
-            "record; there are no topics for those here",
+            "record; there are no topics for those here"
         )
 
 
@@ -468,23 +442,31 @@ def new_message(call: Call, queue_id: int) -> NewMessage:
     )
 
 
-def _check_work(messages: list[NewMessage]) -> None:
-    """Refuse a batch that would hold up all other work far longer than most batches with as many messages.
+def _check_items(messages: list[NewMessage]) -> None:
+    """Refuse a batch with a message that is more than one to store, or one that would hold up all other work far longer
+    than most batches with as many messages.
 
-    :raises RequestError: when its messages have too many keys, or too many of them debounce.
+    :raises RequestError: when it has such a message, or too many keys, or too many messages that debounce.
     """
+    for message in messages:
+        refuse_inner_batch(message)
+    if any(is_order(message.values) for message in messages):
+        raise illegal(
+            f"{names.RESCHEDULE} and {names.TIMER_DEL_UNIQKEY} work in messages that are sent one by one, "
+            "not in a batch"
+        )
+    if any(asks_to_recur(message.values) for message in messages):
+        raise illegal("a batch cannot set a recurring message: send it alone")
     keys = sum(len(message.values.get(names.KEYS, "").split()) for message in messages)
     if keys > MAX_BATCH_KEYS:
-        raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"the messages of the batch have {keys} keys; {MAX_BATCH_KEYS} are possible: send smaller batches",
+        raise illegal(
+            f"the messages of the batch have {keys} keys; {MAX_BATCH_KEYS} are possible: send smaller batches"
         )
     debounced = sum(names.DEBOUNCE in message.values for message in messages)
     if debounced > MAX_BATCH_DEBOUNCED:
-        raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL,
+        raise illegal(
             f"{debounced} messages of the batch have {names.DEBOUNCE}; {MAX_BATCH_DEBOUNCED} are possible: "
-            "send smaller batches",
+            "send smaller batches"
         )
 
 

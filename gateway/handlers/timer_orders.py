@@ -17,7 +17,7 @@ from gateway.intake import NewMessage
 from gateway.moments import is_in_seconds
 from gateway.pending import PendingMessages, Place
 from gateway.rescheduling import NewTime, Rescheduling
-from gateway.router import REFUSED, Call, RequestError
+from gateway.router import REFUSED, Call, illegal
 from gateway.topics import Topic
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
@@ -88,10 +88,9 @@ class TimerOrders:
     def _reschedule(self, call: Call, topic: Topic, order: NewMessage) -> None:
         target = order.values[names.RESCHEDULE]
         if order.values.keys().isdisjoint(REQUESTS):
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
+            raise illegal(
                 f"{names.RESCHEDULE} names a message, but nothing says when that is to be delivered: set one of "
-                f"{', '.join(REQUESTS)}",
+                f"{', '.join(REQUESTS)}"
             )
         now_ms = self._broker.clock.now_ms()
         rules = self._broker.intake.rules_of(topic)
@@ -141,10 +140,7 @@ def _refuse_seconds(values: Mapping[str, str]) -> None:
     for name in (names.TIMER_DELIVER_MS, names.START_DELIVER_TIME):
         text = values.get(name, "")
         if text.isdecimal() and len(text) < 20 and is_in_seconds(int(text)):
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"{name} = {text} is in seconds: epoch ms of it are {text}000",
-            )
+            raise illegal(f"{name} = {text} is in seconds: epoch ms of it are {text}000")
 
 
 def _rank(result: RescheduleResult) -> int:

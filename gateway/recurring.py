@@ -369,13 +369,7 @@ class RecurringMessages:
             return False, False
         if topic is None:
             delete_recurring(self._store, one.topic, one.name)
-            self._once_stored(
-                partial(
-                    self.log.warn,
-                    "{recurring} is deleted: its topic is gone",
-                    recurring=_called(one),
-                )
-            )
+            self._log(self.log.warn, "{recurring} is deleted: its topic is gone", one)
             return False, False
         if turn.planned_ms is not None:
             message = occurrence(topic, one, definition, turn.planned_ms)
@@ -387,14 +381,8 @@ class RecurringMessages:
         fired = one.fired + (turn.planned_ms is not None)
         if turn.next_ms is None or fired == definition.rule.count:
             delete_recurring(self._store, one.topic, one.name)
-            self._once_stored(
-                partial(
-                    self.log.info,
-                    "{recurring} has come to its end after {fired} messages",
-                    recurring=_called(one),
-                    fired=fired,
-                )
-            )
+            text = "{recurring} has come to its end after {fired} messages"
+            self._log(self.log.info, text, one, fired=fired)
         else:
             plan_recurring(self._store, one.topic, one.name, turn.next_ms, fired, paused=False)
         return turn.planned_ms is not None, turn.misfired
@@ -402,14 +390,13 @@ class RecurringMessages:
     def _rest(self, one: Recurring, error: Exception) -> None:
         """Pause a recurring message that cannot go on until it is set anew."""
         plan_recurring(self._store, *one[:4], paused=True)
-        self._once_stored(
-            partial(
-                self.log.error,
-                "{recurring} cannot go on and is paused: {error}",
-                recurring=_called(one),
-                error=str(error),
-            )
-        )
+        text = "{recurring} cannot go on and is paused: {error}"
+        self._log(self.log.error, text, one, error=str(error))
+
+    def _log(self, write: Callable[..., None], text: str, one: Recurring, **values: object) -> None:
+        """Log what became of a recurring message, once that is stored."""
+        called = f"recurring message {one.name.decode()} of topic {one.topic.decode()}"
+        self._once_stored(partial(write, text, recurring=called, **values))
 
     def _wake_for(self, one: Recurring) -> None:
         if not one.paused and (self.next_due_ms is None or one.next_ms < self.next_due_ms):
@@ -419,10 +406,6 @@ class RecurringMessages:
 def _times_after(rule: Rule, after_ms: int, set_ms: int) -> Iterator[int]:
     with refusing():
         yield from rule.times_after(after_ms, set_ms)
-
-
-def _called(one: Recurring) -> str:
-    return f"recurring message {one.name.decode()} of topic {one.topic.decode()}"
 
 
 def _readable(one: Recurring | None, topic: str, name: str) -> tuple[Recurring, Definition]:

@@ -6,7 +6,7 @@ The cursor of such a page says where each worker goes on (`gateway.wire.cursors`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, takewhile
 from struct import Struct
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -28,6 +28,14 @@ more than fits into a frame."""
 _Item = TypeVar("_Item")
 
 
+class _Entry(NamedTuple, Generic[_Item]):
+    """An item of a worker's page, and its place in the list."""
+
+    place: bytes
+    broker: str
+    item: _Item
+
+
 class _Listed(NamedTuple, Generic[_Item]):
     """A worker's page of a list: its items by their places, and the cursor of its next page."""
 
@@ -47,9 +55,7 @@ def _one_page(
     """Merge the workers' pages into one, in the order of places. Return its items and its cursor.
 
     A worker has listed everything up to its cursor. Behind the first of these cursors items may be missing, so the
-    page ends there, or at its limit, or when it is full. The workers go on from that place, all with the same cursor:
-    one of its own for each of 64 workers would be more than fits into a URL. So items that a worker listed beyond that
-    are requested again.
+    page ends there, or at its limit, or when it is full.
 
     :param given: the request's cursor.
     :param behind: what is added to a place in a cursor that means to go on behind that place.
@@ -58,38 +64,44 @@ def _one_page(
     ends = [bytes.fromhex(page.cursor) for page in pages if page.cursor is not None]
     end = (max if backwards else min)(ends, default=None)
     known = [
-        (place, number, item)
-        for number, page in enumerate(pages)
+        _Entry(place, page.broker, item)
+        for page in pages
         for place, item in page.items
         if end is None or (place >= end if backwards else place <= end)
     ]
-    known.sort(key=lambda entry: entry[0], reverse=backwards)
-    told = known[: max(1, min(limit, _fitting(item for _, _, item in known)))]
-    left = known[len(told) :]
-    last = told[-1][0] if told else b""
+    known.sort(key=lambda entry: entry.place, reverse=backwards)
+    count = max(1, min(limit, _fitting(entry.item for entry in known)))
+    told, left = known[:count], known[count:]
+    last = told[-1].place if told else b""
     # A worker's cursor may have a pending message's id, by which another's message in this place could come again.
     is_in_last = bool(told and behind and end is not None and end.startswith(last))
     go_on = end if end is not None and not left and not is_in_last else last + behind
     # Workers whose next item is in the very place of the last one, as two may have messages of the same number.
-    late = {number for place, number, _ in left if place == last}
-    earlier = next((place for place, _, _ in reversed(told) if place != last), None)
-    numbers = Counter(number for _, number, _ in told)
+    late = {entry.broker for entry in left if entry.place == last}
+    earlier = next((entry.place for entry in reversed(told) if entry.place != last), None)
+    go_on_late = earlier + behind if earlier is not None else None
+    numbers = Counter(entry.broker for entry in told)
+    places = {
+        page.broker: go_on_late if page.broker in late else go_on
+        for page in pages
+        if page.cursor is not None or numbers[page.broker] < len(page.items)
+    }
+    return [entry.item for entry in told], _cursor_at(places, given, backwards=backwards)
+
+
+def _cursor_at(places: Mapping[str, bytes | None], given: str, *, backwards: bool) -> str | None:
+    """Return a page's cursor, by which each worker that has more goes on from its place. That is the same for nearly
+    all: one of its own for each of 64 workers would be more than fits into a URL. So items that a worker listed beyond
+    it are requested again.
+
+    :param places: by the workers' names; None for a worker that goes on where it was asked to.
+    """
     cursors: dict[str, str] = {}
-    for number, page in enumerate(pages):
-        if numbers[number] == len(page.items) and page.cursor is None:
-            continue
-        before = bytes.fromhex(own_cursor(given, page.broker) or "")
-        if number not in late:
-            place = go_on
-        elif earlier is not None:
-            place = earlier + behind
-        else:
-            place = before
-        if before:
-            # The worker may have been further than the others already.
-            place = min(place, before) if backwards else max(place, before)
-        cursors[page.broker] = place.hex()
-    return [item for _, _, item in told], join_cursors(cursors) or None
+    for broker, place in places.items():
+        # The worker may have been further than the others already.
+        reached = [one for one in (place, bytes.fromhex(own_cursor(given, broker) or "")) if one]
+        cursors[broker] = (min if backwards else max)(reached, default=b"").hex()
+    return join_cursors(cursors) or None
 
 
 def _fitting(items: Iterable[object]) -> int:

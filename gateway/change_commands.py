@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _NOTHING_CHANGED: Final = 1
 _NOT_ALL: Final = 3
 
+_NARROWING: Final = frozenset({"tag", "begin", "end", "everything"})
 _NAMES: Final = ("id", "handle", "key", "topic", "tag", "begin", "end", "everything")
 
 
@@ -75,16 +76,17 @@ class _Selection:
         self._dry_run: bool = flags.pop("dry_run")
         self._yes: bool = flags.pop("yes")
         self._verb = verb
-        given = self.flags
-        refuse_empty(given)
-        narrows = [given[name] is not None for name in ("tag", "begin", "end")]
-        if given["key"] is not None and given["topic"] is None:
+        refuse_empty(self.flags)
+        asked = {
+            name for name, value in self.flags.items() if value is not None and value is not False
+        }
+        if "key" in asked and "topic" not in asked:
             raise click.UsageError("--key needs --topic: a key means something only in its topic")
-        names = [given["id"], given["handle"]].count(None)
-        many = any(narrows) or given["everything"] or (self._dry_run and given["key"] is not None)
-        if names == 0 or (names == 1 and (many or given["key"] is not None)):
+        many = bool(asked & _NARROWING) or (self._dry_run and "key" in asked)
+        ways = len(asked & {"id", "handle"}) + (many or "key" in asked)
+        if ways > 1:
             raise click.UsageError(f"name what to {verb} by only one of --id, --key and --handle")
-        if names == 2 and given["key"] is None and not (many and given["topic"] is not None):
+        if not ways or (many and "topic" not in asked):
             raise click.UsageError(
                 f"name what to {verb} by one of --id, --key and --handle, or many with --topic and at least one of "
                 "--tag, --from, --to and --all"

@@ -74,21 +74,7 @@ class Relays:
         """Answer with the offsets of a group's clients in a topic's queues, by client, from those that answer in time
         (223)."""
         fields: GetConsumerStatus = call.fields
-        group = self._broker.clients.consumer_group(fields.group)
-        clients = list(group.members.values()) if group is not None else []
-        if not clients:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"No Any Consumer online in the consumer group: [{fields.group}]",
-            )
-        if fields.client_addr and fields.client_addr.strip():
-            clients = [one for one in clients if one.client_id == fields.client_addr]
-        for client in clients:
-            if client.version < OLDEST_WITH_STATUS:
-                raise RequestError(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"the client does not support this feature. version={client.version}",
-                )
+        clients = self._with_status(fields)
         self._broker.outgoing.check_room(len(clients))
         call.shed()
         tables: dict[str, msgspec.Raw] = {}
@@ -120,6 +106,28 @@ class Relays:
             )
         if not clients:
             call.answer(body=_status(tables))
+
+    def _with_status(self, fields: GetConsumerStatus) -> list[Client]:
+        """Return the clients to ask for their offsets.
+
+        :raises RequestError: when the group has none, or one of them is too old.
+        """
+        group = self._broker.clients.consumer_group(fields.group)
+        clients = list(group.members.values()) if group is not None else []
+        if not clients:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"No Any Consumer online in the consumer group: [{fields.group}]",
+            )
+        if fields.client_addr and fields.client_addr.strip():
+            clients = [one for one in clients if one.client_id == fields.client_addr]
+        for client in clients:
+            if client.version < OLDEST_WITH_STATUS:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the client does not support this feature. version={client.version}",
+                )
+        return clients
 
     def _find(self, group_name: str, client_id: str) -> Client:
         """Return a client that can be asked (AdminBrokerProcessor.callConsumer).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -25,6 +25,20 @@ REFUSED_CHANGES = REFUSALS | {
 }
 """Refusals of requests with a body."""
 
+SCHEMES = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The token of http_token_file.",
+    },
+    "user": {
+        "type": "http",
+        "scheme": "basic",
+        "description": "With authentication = true: a user's access key and secret key.",
+    },
+}
+"""How requests say who sends them."""
+
 _REF = "#/components/schemas/{name}"
 
 
@@ -42,33 +56,7 @@ def describe(endpoints: Iterable[Endpoint], base: str, version: str) -> dict[str
     schema_of = {id(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
-        refusals = REFUSED_CHANGES if endpoint.method in ("POST", "PUT") else REFUSALS
-        operation: dict[str, Any] = {
-            "operationId": endpoint.name,
-            "tags": [endpoint.group],
-            "summary": endpoint.summary,
-            "parameters": list(_parameters(endpoint)),
-            "responses": {
-                "200": {
-                    "description": "Done.",
-                    "content": {"application/json": {"schema": schema_of[id(endpoint.answer)]}},
-                },
-                **{
-                    str(int(status)): {
-                        "description": text,
-                        "content": {"application/problem+json": {"schema": schema_of[id(Problem)]}},
-                    }
-                    for status, text in sorted(refusals.items())
-                },
-            },
-        }
-        if endpoint.description:
-            operation["description"] = endpoint.description
-        if endpoint.body is not None:
-            operation["requestBody"] = {
-                "required": True,
-                "content": {"application/json": {"schema": schema_of[id(endpoint.body)]}},
-            }
+        operation = _operation(endpoint, schema_of)
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
@@ -81,22 +69,43 @@ def describe(endpoints: Iterable[Endpoint], base: str, version: str) -> dict[str
         "security": [{}, {"token": []}, {"user": []}],
         "tags": [{"name": name} for name in dict.fromkeys(one.group for one in endpoints)],
         "paths": paths,
-        "components": {
-            "schemas": components,
-            "securitySchemes": {
-                "token": {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "The token of http_token_file.",
-                },
-                "user": {
-                    "type": "http",
-                    "scheme": "basic",
-                    "description": "With authentication = true: a user's access key and secret key.",
-                },
+        "components": {"schemas": components, "securitySchemes": SCHEMES},
+    }
+
+
+def _operation(endpoint: Endpoint, schema_of: Mapping[int, object]) -> dict[str, Any]:
+    """Return what the document says of one endpoint.
+
+    :param schema_of: the schemas of bodies and answers, by the ids of their types.
+    """
+    refusals = REFUSED_CHANGES if endpoint.method in ("POST", "PUT") else REFUSALS
+    operation: dict[str, Any] = {
+        "operationId": endpoint.name,
+        "tags": [endpoint.group],
+        "summary": endpoint.summary,
+        "parameters": list(_parameters(endpoint)),
+        "responses": {
+            "200": {
+                "description": "Done.",
+                "content": {"application/json": {"schema": schema_of[id(endpoint.answer)]}},
+            },
+            **{
+                str(int(status)): {
+                    "description": text,
+                    "content": {"application/problem+json": {"schema": schema_of[id(Problem)]}},
+                }
+                for status, text in sorted(refusals.items())
             },
         },
     }
+    if endpoint.description:
+        operation["description"] = endpoint.description
+    if endpoint.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schema_of[id(endpoint.body)]}},
+        }
+    return operation
 
 
 def _parameters(endpoint: Endpoint) -> Iterable[dict[str, Any]]:

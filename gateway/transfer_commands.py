@@ -32,13 +32,27 @@ _LOOK_EVERY: Final = 1_000
 _Message = TypeVar("_Message")
 
 
+class _Reports:
+    """Says when it is time for a report of progress."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def are_due(self) -> bool:
+        """Whether to report now; the next report is then due `_TELL_EVERY_S` later."""
+        now = time.monotonic()
+        is_due = now - self._last > _TELL_EVERY_S
+        if is_due:
+            self._last = now
+        return is_due
+
+
 def _told(messages: Iterable[_Message]) -> Iterator[_Message]:
     """Yield the same messages, and report on standard error how many there were."""
-    told = time.monotonic()
+    reports = _Reports()
     for count, message in enumerate(messages, 1):
         yield message
-        if count % _LOOK_EVERY == 0 and time.monotonic() - told > _TELL_EVERY_S:
-            told = time.monotonic()
+        if count % _LOOK_EVERY == 0 and reports.are_due():
             tell(f"{count:,} messages so far")
 
 
@@ -196,7 +210,7 @@ def import_(connect: Connect, source: IO[bytes], form: str | None, server: tuple
     else:
         messages = parse_lines(lines_of(source))
     sent = known = refused = 0
-    told = time.monotonic()
+    reports = _Reports()
     with Sender(server, connect) as sender:
         try:
             for line in messages:
@@ -208,8 +222,7 @@ def import_(connect: Connect, source: IO[bytes], form: str | None, server: tuple
                 except RefusalError as error:
                     refused += 1
                     click.echo(printable(f"{line.topic} {line.msg_id} due {line.due_ms}: {error}"))
-                if time.monotonic() - told > _TELL_EVERY_S:
-                    told = time.monotonic()
+                if reports.are_due():
                     tell(f"{sent:,} sent, {known:,} were there already so far")
         except LineError as error:
             raise click.ClickException(str(error)) from None
@@ -255,12 +268,11 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
             f"topics paused here but not at the target, which delivers their due messages at once: {', '.join(paused)}"
         )
     sent = stay = 0
-    told = time.monotonic()
+    reports = _Reports()
     try:
         with closing(store), Sender(server, connect) as sender:
             for handed in hand_over(store, sender.send, now_ms):
-                if time.monotonic() - told > _TELL_EVERY_S:
-                    told = time.monotonic()
+                if reports.are_due():
                     tell(f"{sent:,} handed over so far")
                 if handed.refusal is None:
                     sent += 1
@@ -272,21 +284,24 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
                 )
     finally:
         tell(f"{sent:,} handed over, {stay:,} refused")
-        if store.damaged:
-            tell(
-                f"left behind, as they cannot be read: {len(store.damaged):,}; 'tidegate fsck' names them"
-            )
-        if recurring:
-            tell(
-                f"{counted(recurring, 'recurring message')} left here: RocketMQ has none; "
-                "'tidegate recurring list' and 'import' take them to another gateway"
-            )
-        if undecided:
-            tell(
-                f"{counted(undecided, 'undecided transaction')} left here: serve the folder until all are decided"
-            )
+        _tell_left(len(store.damaged), recurring, undecided)
     if stay or store.damaged:
         sys.exit(FAULTY)
+
+
+def _tell_left(damaged: int, recurring: int, undecided: int) -> None:
+    """Report what a drain has left in the folder, and what to do with it."""
+    if damaged:
+        tell(f"left behind, as they cannot be read: {damaged:,}; 'tidegate fsck' names them")
+    if recurring:
+        tell(
+            f"{counted(recurring, 'recurring message')} left here: RocketMQ has none; "
+            "'tidegate recurring list' and 'import' take them to another gateway"
+        )
+    if undecided:
+        tell(
+            f"{counted(undecided, 'undecided transaction')} left here: serve the folder until all are decided"
+        )
 
 
 COMMANDS: Final[tuple[Any, ...]] = (export, import_, drain)

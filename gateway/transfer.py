@@ -220,7 +220,9 @@ class Sender:
         """
         place = self._place_of(line.topic)
         address = (place.host, place.port)
-        broker = self._brokers.setdefault(address, self._connect(*address))
+        broker = self._brokers.get(address)
+        if broker is None:
+            broker = self._brokers[address] = self._connect(*address)
         if self._can_tell and line.msg_id and self._is_known(line, number):
             return False
         if not self._can_tell and 0 < self._version_of(broker, address) < _V5_0_0:

@@ -252,9 +252,12 @@ class Bulk:
                 ResponseCode.NO_PERMISSION,
             )
         if job.state == "running":
-            job.state = "cancelled"
-            job.ended_ms = self._broker.clock.now_ms()
+            self._end(job, "cancelled")
         return job
+
+    def _end(self, job: Job, state: Literal["done", "cancelled", "failed"]) -> None:
+        job.state = state
+        job.ended_ms = self._broker.clock.now_ms()
 
     def _job(self, asker: Asker, number: int) -> Job:
         job = self._jobs.get(number)
@@ -335,12 +338,11 @@ class Bulk:
             if behind is None:
                 break
         if job.state == "running":
-            job.state = "done"
-            job.ended_ms = self._broker.clock.now_ms()
+            self._end(job, "done")
 
     def _goes_on(self, job: Job) -> bool:
         if self._broker.committer.stopped and job.state == "running":
-            job.state = "cancelled"
+            self._end(job, "cancelled")
         return job.state == "running"
 
     async def _change(self, asker: Asker, order: _Order, job: Job, found: list[Found]) -> None:
@@ -355,9 +357,8 @@ class Bulk:
         job.missed += len(readable) - changed
 
     def _failed(self, failure: Failure, job: Job) -> None:
-        job.state = "failed"
+        self._end(job, "failed")
         job.error = str(failure.value)
-        job.ended_ms = self._broker.clock.now_ms()
         self.log.error("job {id} failed: {error}", id=job.id, error=job.error)
 
     def _remember(self, job: Job) -> None:

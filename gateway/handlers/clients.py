@@ -12,6 +12,7 @@ from gateway.sql92 import MAX_LENGTH
 from gateway.topics import RETRY_PREFIX
 from gateway.wire.bodies import (
     ConsumerData,
+    Heartbeat,
     LockRequest,
     encode_consumer_list,
     encode_locked,
@@ -52,25 +53,10 @@ class ClientRequests:
         """Record the client of a heartbeat. The first heartbeat of a consumer group creates the group and its retry
         topic."""
         heartbeat = parse_heartbeat(call.command.body)
-        consumers = heartbeat.consumer_data_set
-        groups = len(heartbeat.producer_data_set) + len(consumers)
-        check_number("groups in one heartbeat", groups, MAX_GROUPS)
-        names = len(heartbeat.client_id) + len(call.command.language)
-        check_number("characters of the client's names in its groups", groups * names, MAX_REPEATED)
-        subscriptions = sum(len(data.subscription_data_set) for data in consumers)
-        check_number("subscriptions in one heartbeat", subscriptions, MAX_SUBSCRIPTIONS)
-        groups, subscriptions = self._broker.clients.groups_with(heartbeat, call.peer)
-        check_number("groups of one connection", groups, MAX_GROUPS)
-        check_number("subscriptions of one connection", subscriptions, MAX_SUBSCRIPTIONS)
-        characters = sum(
-            len(one.sub_string) for data in consumers for one in data.subscription_data_set
-        )
-        check_number(
-            "characters of tags and expressions in one heartbeat", characters, MAX_CHARACTERS
-        )
+        self._check_sizes(heartbeat, call)
         quiet: set[str] = set()
         known: list[ConsumerData] = []
-        for data in consumers:
+        for data in heartbeat.consumer_data_set:
             group = self._broker.groups.find(data.group_name)
             if group is None:
                 continue  # nobody can consume as this group, so it is not online either
@@ -93,6 +79,23 @@ class ClientRequests:
         )
         self._answer(
             call, call.encode({"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
+        )
+
+    def _check_sizes(self, heartbeat: Heartbeat, call: Call) -> None:
+        """Refuse a heartbeat that would hold up all other work, or whose connection has brought too much already."""
+        consumers = heartbeat.consumer_data_set
+        groups = len(heartbeat.producer_data_set) + len(consumers)
+        check_number("groups in one heartbeat", groups, MAX_GROUPS)
+        names = len(heartbeat.client_id) + len(call.command.language)
+        check_number("characters of the client's names in its groups", groups * names, MAX_REPEATED)
+        subscriptions = [one for data in consumers for one in data.subscription_data_set]
+        check_number("subscriptions in one heartbeat", len(subscriptions), MAX_SUBSCRIPTIONS)
+        of_all, subscribed = self._broker.clients.groups_with(heartbeat, call.peer)
+        check_number("groups of one connection", of_all, MAX_GROUPS)
+        check_number("subscriptions of one connection", subscribed, MAX_SUBSCRIPTIONS)
+        characters = sum(len(one.sub_string) for one in subscriptions)
+        check_number(
+            "characters of tags and expressions in one heartbeat", characters, MAX_CHARACTERS
         )
 
     def unregister(self, call: Call) -> None:

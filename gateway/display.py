@@ -306,11 +306,8 @@ def recurring_times(found: RecurringTimes, now_ms: int, *, as_json: bool) -> Non
 def _in_zone(time_ms: int, zone: str) -> str:
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, ZoneInfo(zone))
-    except (
-        OverflowError,
-        ValueError,
-        KeyError,
-    ):  # past the year 9999, or a zone that only the gateway's machine has
+    except (OverflowError, ValueError, KeyError):
+        # Past the year 9999, or a zone that only the gateway's machine has.
         return ""
     return moment.strftime("%a %Y-%m-%d %H:%M:%S %Z")
 

@@ -292,11 +292,8 @@ def _zone(name: str) -> tzinfo:
         return UTC
     try:
         return ZoneInfo(name)
-    except (
-        ValueError,
-        KeyError,
-        OSError,
-    ):  # OSError: it is a folder of zones, or too long for a file's name
+    except (ValueError, KeyError, OSError):
+        # OSError: it is a folder of zones, or too long for a file's name.
         raise RuleError(
             f"{name!r} is no time zone; write one of the IANA list such as Europe/Berlin, or UTC"
         ) from None

@@ -69,7 +69,8 @@ class Pull:
         return self._pulling.retry(self)
 
     def give_up(self) -> None:
-        """Answer that there are no messages."""  # No message that the filter rejects has woken this pull: skip them.
+        """Answer that there are no messages."""
+        # No message that the filter rejects has woken this pull: skip them.
         self.offset = max(self.offset, self.queue.visible)
         self._pulling.answer_nothing(self)
 

@@ -12,6 +12,7 @@ import pytest
 
 from compat.clients.cpp import CppClient
 from compat.clients.driver import ClientFailure, Driver, Outgoing, Received, Sent, until
+from gateway.asking import now_ms
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.live.process import GatewayProcess
 
@@ -39,11 +40,6 @@ def create_topic(gateway: GatewayProcess, topic: str) -> None:
     ext |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false"}
     with gateway.client() as client:
         assert client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == ResponseCode.SUCCESS
-
-
-def now_ms() -> int:
-    """Return the time of the wall clock, which the gateway on the same machine shares."""
-    return time.time_ns() // 1_000_000
 
 
 def bodies(messages: list[Received]) -> list[bytes]:

@@ -10,6 +10,7 @@ import pytest
 
 from compat.clients.driver import ClientFailure, Outgoing, Received, Sent, until
 from compat.clients.java import JavaClient
+from gateway.asking import now_ms
 from tests.live.conftest import JavaMaker
 from tests.live.process import GatewayProcess
 
@@ -17,11 +18,6 @@ pytestmark = pytest.mark.live
 
 ASKED = "asked-ms"
 """Property in which a test stores the time that it asked for."""
-
-
-def now_ms() -> int:
-    """Return the time of the wall clock, which the gateway on the same machine shares."""
-    return time.time_ns() // 1_000_000
 
 
 def all_sent(results: list[Sent | ClientFailure]) -> list[Sent]:

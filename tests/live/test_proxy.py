@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -12,6 +11,7 @@ import pytest
 from compat.clients.driver import ClientFailure, Driver, until
 from compat.clients.grpc import Producer, PushConsumer, Receipt, SimpleConsumer, View, grpc_driver
 from compat.real_proxy import RealProxy
+from gateway.asking import now_ms
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.live.process import GatewayProcess
 
@@ -99,11 +99,6 @@ def received(consumer: SimpleConsumer, count: int, invisible_ms: int = LONG_MS) 
 
     until(are_enough, f"{count} messages")
     return messages
-
-
-def now_ms() -> int:
-    """Return the time of the wall clock, which all processes share."""
-    return time.time_ns() // 1_000_000
 
 
 def test_another_time_until_a_message_comes_again(clients: Clients) -> None:

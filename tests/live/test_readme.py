@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -13,6 +12,7 @@ from compat.clients.driver import until
 from compat.ports import free_port
 from compat.toolchain.cpp import has_cpp_client
 from compat.toolchain.folder import PROJECT
+from gateway.asking import now_ms
 from tests.live.ledger import send
 from tests.live.process import GatewayProcess
 
@@ -83,11 +83,6 @@ def test_pending_and_abort(own_gateway: GatewayProcess) -> None:
     assert json.loads(fired)["outcome"] == "already fired"
     unknown = tidegate(own_gateway, "abort", "--id", "nothing", "--json", status=3)
     assert json.loads(unknown)["outcome"] == "unknown"
-
-
-def now_ms() -> int:
-    """Return the time in epoch ms, as in messages."""
-    return time.time_ns() // 1_000_000
 
 
 def state_of(gateway: GatewayProcess, message_id: str) -> str:

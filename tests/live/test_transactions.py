@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from compat.clients.cpp import CppClient
 from compat.clients.driver import ClientFailure, Driver, Received, until
 from compat.clients.java import VERSIONS, JavaClient, JavaPuller, Version
+from gateway.asking import now_ms
 from gateway.client import RemotingClient
 from gateway.topics import CHECKED_OUT_TOPIC
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -44,11 +44,6 @@ def own_gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
 def bodies(messages: list[Received]) -> list[bytes]:
     """Return the bodies in a fixed order."""
     return sorted(message.body or b"" for message in messages)
-
-
-def now_ms() -> int:
-    """Return the time of the wall clock, which the gateway on the same machine shares."""
-    return time.time_ns() // 1_000_000
 
 
 def test_only_committed_messages_are_delivered(java: JavaClient, topic: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.asking import now_ms
 from gateway.client import ClientError, RefusalError, RemotingClient, abort, look_up
 from gateway.draining import PAGE, Handed, drain
 from gateway.transfer import HeldLine, Sender
@@ -20,7 +21,7 @@ from tests.gateway.memory import START_MS, MemoryGateway
 from tests.live.process import GatewayProcess
 from tests.ops.conftest import Command
 from tests.ops.test_care import clear_first_record
-from tests.ops.test_transfer import now_ms, send
+from tests.ops.test_transfer import send
 
 
 def hold(gateway: MemoryGateway, *ids: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from compat.real_broker import RealBroker
+from gateway.asking import now_ms
 from gateway.client import RemotingClient, abort, look_up
 from gateway.settings.network import WORKER_PORT_DISTANCE
 from gateway.wire.codes import RequestCode
@@ -36,10 +37,6 @@ def target(tmp_path: Path) -> Iterator[GatewayProcess]:
     """The gateway to which they are sent."""
     with GatewayProcess(tmp_path / "target") as gateway:
         yield gateway
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def send(

@@ -20,7 +20,7 @@ from gateway.wire.pops import Handle, parse_handle
 from storage import MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page, Queue, Store
 from storage.keys import pop_key, queue_prefix
 from tests.gateway.conftest import MakeGateway
-from tests.gateway.faults import damaged_page, damaged_row
+from tests.gateway.faults import commits_fail, damaged_page, damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
 from tests.gateway.tools import commit_offset, create_topic, offset_of, ok, put_group
 
@@ -337,16 +337,11 @@ class TestPop:
             assert bodies(pop(gateway, client, queueId=0, order=order)) == ["a"]
 
     def test_a_refused_commit_takes_progress_back(
-        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+        self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
         send(client, "a")
-        with monkeypatch.context() as broken:
-
-            def fail(*_: object) -> None:
-                raise OSError("no")
-
-            broken.setattr(gateway.store.held, "write", fail)
-            assert ask_pop(gateway, client).code == ResponseCode.SYSTEM_ERROR
+        with commits_fail(gateway):
+            assert ask_pop(gateway, client).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert bodies(pop(gateway, client)) == ["a"]
 
 

@@ -22,7 +22,7 @@ from gateway.wire.commands import Command
 from gateway.wire.messages import decode_messages
 from gateway.wire.pops import parse_handle, retry_topic
 from storage.keys import queue_prefix
-from tests.gateway.faults import batches_cannot_begin, damaged_row
+from tests.gateway.faults import batches_cannot_begin, commits_fail, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.gateway.test_pop import (
     INVISIBLE_MS,
@@ -307,17 +307,10 @@ class TestAgain:
         ack(client, first)
         assert pop_texts(gateway, client) == ["c"]
 
-    def test_a_refused_commit_is_no_pop(
-        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_refused_commit_is_no_pop(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a")
-        with monkeypatch.context() as broken:
-
-            def fail(*_: object) -> None:
-                raise OSError("no")
-
-            broken.setattr(gateway.store.held, "write", fail)
-            assert ask_pop(gateway, client, **ORDER).code == ResponseCode.SYSTEM_ERROR
+        with commits_fail(gateway):
+            assert ask_pop(gateway, client, **ORDER).code == ResponseCode.SERVICE_NOT_AVAILABLE
         answer = ask_pop(gateway, client, **ORDER)
         assert bodies(decode_messages(answer.body)) == ["a"]
         assert answer.ext()["orderCountInfo"] == "0 0 0"

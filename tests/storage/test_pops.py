@@ -16,6 +16,7 @@ from storage import (
     take_pop,
 )
 from storage.keys import MAX_POP_NAMES, pack_u64, pop_key, split_pop_key
+from tests.storage.faults import commits_fail
 from tests.storage.folder import Folder
 from tests.storage.sample import TOPIC, Sample, send
 
@@ -82,9 +83,7 @@ def test_an_acknowledged_one_is_gone(store: Store) -> None:
     assert due_pops(store, 1 << 60, 9) == []
 
 
-def test_progress_of_a_refused_batch_is_taken_back(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_of_a_refused_batch_is_taken_back(store: Store) -> None:
     send(store, Sample(b"m"))
     store.commit()
     store.progress.note(b"G", TOPIC, 1, 7)
@@ -92,14 +91,8 @@ def test_progress_of_a_refused_batch_is_taken_back(
     store.progress.advance(b"G", TOPIC, 0, 1)
     store.progress.advance(b"G", TOPIC, 1, 8)
     store.progress.advance(b"G", TOPIC, 1, 9)
-    with monkeypatch.context() as broken:
-
-        def fail(*_: object) -> None:
-            raise OSError("no")
-
-        broken.setattr(store.held, "write", fail)
-        with pytest.raises(StorageError):
-            store.commit()
+    with commits_fail(store), pytest.raises(StorageError):
+        store.commit()
     assert store.progress.get(b"G", TOPIC, 0) is None
     assert store.progress.get(b"G", TOPIC, 1) == 7
     assert due_pops(store, 1 << 60, 9) == []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+
 import msgspec
 
 from gateway.access import POLICY_TYPES, Action, Pattern, PolicyError, Rules, parse_actions
@@ -29,6 +32,9 @@ ENABLED, DISABLED = "enable", "disable"
 """States of users (UserStatus). Requests of a disabled user are refused."""
 
 SUBJECT = "User:"
+
+_ByResource = dict[str, list[AclEntry]]
+"""Entries by resource. Several may be about one, with other actions, sources or decisions."""
 
 _USER, _USER_KIND = b"user\0", "user"
 _ACL, _ACL_KIND = b"acl\0", "policies of the user"
@@ -154,8 +160,8 @@ class Users:
         return found
 
     def put_policies(self, name: str, policies: list[AclPolicy]) -> None:
-        """Add entries to a user's policies; they replace entries about the same resource. The change joins the store's
-        batch.
+        """Add entries to a user's policies; they replace older entries about the same resources. The change joins the
+        store's batch.
 
         :raises RequestError: when there is no such user, a policy is not valid, or there would be too many.
         """
@@ -163,21 +169,17 @@ class Users:
             raise refused(f"The subject of {SUBJECT}{name} is not exist.")
         # Check the size of the new ones first: reading a million of them takes seconds.
         _check_size(policies)
-        by_type = self._by_type(name)
+        old = _by_type(self._acls.get(name, AclInfo()).policies)
         try:
-            for policy in policies:
-                entries = by_type[_policy_type(policy.policy_type)]
-                if not policy.entries:
-                    raise PolicyError("The policy entries is empty.")
-                entries |= {_key(entry): _tidy(entry) for entry in policy.entries}
-            acl = _acl(name, by_type)
+            new = _by_type([_tidy(policy) for policy in policies])
+            acl = _acl(name, {one: old[one] | new[one] for one in POLICY_TYPES})
             _check_size(acl)
             self._put_acl(name, acl)
         except PolicyError as error:
             raise refused(str(error)) from error
 
     def delete_policies(self, name: str, policy_type: str | None, resource: str | None) -> None:
-        """Delete the entry about a resource, or all of a user's policies. The change joins the store's batch.
+        """Delete the entries about a resource, or all of a user's policies. The change joins the store's batch.
 
         :raises RequestError: when there is no such user, or no policy.
         """
@@ -188,7 +190,7 @@ class Users:
         if not resource:
             self._forget_acl(name)
             return
-        by_type = self._by_type(name)
+        by_type = _by_type(self._acls[name].policies)
         try:
             by_type[_policy_type(policy_type)].pop(str(Pattern.parse(resource)), None)
         except PolicyError as error:
@@ -197,14 +199,6 @@ class Users:
             self._forget_acl(name)
             return
         self._put_acl(name, _acl(name, by_type))
-
-    def _by_type(self, name: str) -> dict[str, dict[str, AclEntry]]:
-        """Return a user's entries by policy type and resource."""
-        acl = self._acls.get(name, AclInfo())
-        by_type: dict[str, dict[str, AclEntry]] = {one: {} for one in POLICY_TYPES}
-        for policy in acl.policies:
-            by_type[_policy_type(policy.policy_type)] |= {_key(one): one for one in policy.entries}
-        return by_type
 
     def _put(self, info: UserInfo) -> None:
         user = User(info)
@@ -261,23 +255,42 @@ def _policy_type(text: str | None) -> str:
 
 
 def _key(entry: AclEntry) -> str:
-    """Return the resource of an entry; a policy has at most one entry for each."""
+    """Return the resource of an entry."""
     return str(Pattern.parse(entry.resource or ""))
 
 
-def _tidy(entry: AclEntry) -> AclEntry:
-    """Return an entry in the form in which it is stored and shown."""
-    return AclEntry(
-        resource=_key(entry),
-        actions=[action for action in Action if action in parse_actions(entry.actions)],
-        source_ips=entry.source_ips or None,
-        decision=(entry.decision or "").capitalize() or None,
-    )
+def _tidy(policy: AclPolicy) -> AclPolicy:
+    """Return a policy in the form in which it is stored and shown.
+
+    :raises PolicyError: when it is not valid.
+    """
+    if not policy.entries:
+        raise PolicyError("The policy entries is empty.")
+    entries = [
+        AclEntry(
+            resource=_key(entry),
+            actions=[action for action in Action if action in parse_actions(entry.actions)],
+            source_ips=entry.source_ips or None,
+            decision=(entry.decision or "").capitalize() or None,
+        )
+        for entry in policy.entries
+    ]
+    return AclPolicy(policy_type=policy.policy_type, entries=entries)
 
 
-def _acl(name: str, by_type: dict[str, dict[str, AclEntry]]) -> AclInfo:
+def _by_type(policies: Iterable[AclPolicy]) -> dict[str, _ByResource]:
+    """Return the entries of policies by policy type and resource."""
+    by_type: dict[str, _ByResource] = {one: {} for one in POLICY_TYPES}
+    for policy in policies:
+        entries = by_type[_policy_type(policy.policy_type)]
+        for entry in policy.entries:
+            entries.setdefault(_key(entry), []).append(entry)
+    return by_type
+
+
+def _acl(name: str, by_type: dict[str, _ByResource]) -> AclInfo:
     policies = [
-        AclPolicy(policy_type=policy_type, entries=list(entries.values()))
+        AclPolicy(policy_type=policy_type, entries=list(chain.from_iterable(entries.values())))
         for policy_type, entries in by_type.items()
         if entries
     ]

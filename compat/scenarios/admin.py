@@ -136,6 +136,27 @@ def of_the_name_server(stage: Stage) -> None:
     stage.ask("unit topics", names, RequestCode.GET_UNIT_TOPIC_LIST)
 
 
+@scenario(*RAW)
+def policies(stage: Stage) -> None:
+    """Of a user's first policies all entries are kept, also several about the same resource."""
+    raw, name = stage.raw(), stage.topic("u")
+    user = json.dumps({"username": name, "password": "secret", "userType": "Normal"}).encode()
+    stage.ask("user", raw, RequestCode.AUTH_CREATE_USER, {"username": name}, user)
+    subject = {"subject": f"User:{name}"}
+    entries = [
+        {"resource": "Topic:orders", "actions": ["Pub"], "decision": "Deny"},
+        {"resource": "Topic:orders", "actions": ["Pub", "Sub"], "decision": "Allow"},
+    ]
+    first = json.dumps({**subject, "policies": [{"entries": entries}]}).encode()
+    stage.ask("first", raw, RequestCode.AUTH_CREATE_ACL, subject, first)
+    stage.ask("kept", raw, RequestCode.AUTH_GET_ACL, subject)
+    entry = {"resource": "Topic:paid", "actions": ["Pub"], "decision": "Allow"}
+    other = json.dumps({**subject, "policies": [{"entries": [entry]}]}).encode()
+    stage.ask("other", raw, RequestCode.AUTH_UPDATE_ACL, subject, other)
+    stage.ask("all", raw, RequestCode.AUTH_GET_ACL, subject)
+    stage.ask("gone", raw, RequestCode.AUTH_DELETE_USER, {"username": name})
+
+
 @scenario(*RAW, alone=True)
 def of_the_broker(stage: Stage) -> None:
     """The broker's state and settings have the same names."""

@@ -11,7 +11,7 @@ from gateway.wire.codes import ResponseCode
 from tests.gateway.access.signed import ROOT, ROOT_KEY, Login, SignedClient, create_user, put_acl
 from tests.gateway.faults import batches_cannot_begin, commits_fail, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway
-from tests.gateway.tools import ok, read
+from tests.gateway.tools import create_topic, ok, read
 
 
 def test_users_are_kept_and_shown(guarded: MemoryGateway, root: SignedClient) -> None:
@@ -67,6 +67,28 @@ def test_policies_are_kept_and_shown(guarded: MemoryGateway, root: SignedClient)
     assert read(root.ask(3010))[0]["policies"][0]["entries"] == entries[1:]
     ok(root.ask(3008, {"subject": "User:alice", "resource": "Group:G"}))
     assert ok(root.ask(3010)).body == b""
+
+
+def test_entries_about_the_same_resource(root: SignedClient, login: Login) -> None:
+    """All entries of one request are kept, and a denial among them counts. They replace older ones about the resource.
+
+    Once only the last of them was kept, so what another had denied was permitted.
+    """
+    client = login()
+    create_topic(root, "T")
+    denied = {"actions": ["Get"], "decision": "Deny", "resource": "Topic:T"}
+    allowed = {"actions": ["Pub", "Get"], "decision": "Allow", "resource": "Topic:T"}
+    for entries in ([denied, allowed], [allowed, denied]):
+        policies = [{"policyType": "Custom", "entries": entries}]
+        acl = {"subject": "User:alice", "policies": policies}
+        ok(root.ask(3006, {"subject": "User:alice"}, json.dumps(acl).encode()))
+        assert read(root.ask(3009, {"subject": "User:alice"})) == acl
+        assert client.ask(351, {"topic": "T"}).code == ResponseCode.NO_PERMISSION
+    ok(put_acl(root, "alice", "Topic:T", ["Get"]))
+    assert ok(client.ask(351, {"topic": "T"})).body
+    ok(root.ask(3006, {"subject": "User:alice"}, json.dumps(acl).encode()))
+    ok(root.ask(3008, {"subject": "User:alice", "resource": "Topic:T"}))
+    assert ok(root.ask(3009, {"subject": "User:alice"})).body == b""
 
 
 def test_policies_go_with_their_user(root: SignedClient) -> None:

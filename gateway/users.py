@@ -167,6 +167,8 @@ class Users:
         """
         if name not in self._users:
             raise refused(f"The subject of {SUBJECT}{name} is not exist.")
+        if not any(policy.entries for policy in policies):
+            raise refused("The policies is empty.")
         # Check the size of the new ones first: reading a million of them takes seconds.
         _check_size(policies)
         old = _by_type(self._acls.get(name, AclInfo()).policies)
@@ -264,8 +266,6 @@ def _tidy(policy: AclPolicy) -> AclPolicy:
 
     :raises PolicyError: when it is not valid.
     """
-    if not policy.entries:
-        raise PolicyError("The policy entries is empty.")
     entries = [
         AclEntry(
             resource=_key(entry),

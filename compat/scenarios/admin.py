@@ -147,7 +147,10 @@ def policies(stage: Stage) -> None:
         {"resource": "Topic:orders", "actions": ["Pub"], "decision": "Deny"},
         {"resource": "Topic:orders", "actions": ["Pub", "Sub"], "decision": "Allow"},
     ]
-    first = json.dumps({**subject, "policies": [{"entries": entries}]}).encode()
+    empty = {"policyType": "Default", "entries": []}
+    nothing = json.dumps({**subject, "policies": [empty]}).encode()
+    stage.ask("nothing", raw, RequestCode.AUTH_CREATE_ACL, subject, nothing)
+    first = json.dumps({**subject, "policies": [{"entries": entries}, empty]}).encode()
     stage.ask("first", raw, RequestCode.AUTH_CREATE_ACL, subject, first)
     stage.ask("kept", raw, RequestCode.AUTH_GET_ACL, subject)
     entry = {"resource": "Topic:paid", "actions": ["Pub"], "decision": "Allow"}

@@ -206,6 +206,24 @@ def test_policies_that_are_none(
     assert ok(root.ask(3009, {"subject": "User:alice"})).body == b""
 
 
+def test_policies_without_entries(root: SignedClient) -> None:
+    """A tool may send the user's policies of both types when there are entries of one only."""
+    ok(create_user(root, "alice"))
+    entry = {"actions": ["Pub"], "decision": "Allow", "resource": "Topic:T"}
+    policy = {"policyType": "Default", "entries": [entry]}
+    empty = {"policyType": "Custom", "entries": []}
+    subject = {"subject": "User:alice"}
+    refused = root.ask(3006, subject, json.dumps({**subject, "policies": [empty]}).encode())
+    assert (refused.code, refused.remark) == (
+        ResponseCode.NO_PERMISSION,
+        "The policies is empty.",
+    )
+    assert ok(root.ask(3009, subject)).body == b""
+    both = {**subject, "policies": [policy, empty]}
+    ok(root.ask(3006, subject, json.dumps(both).encode()))
+    assert read(root.ask(3009, subject)) == {**subject, "policies": [policy]}
+
+
 def test_policies_are_of_a_bounded_size(
     root: SignedClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

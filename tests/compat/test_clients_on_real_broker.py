@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +127,28 @@ def test_java_refuses_as_often_as_it_is_told(java55: JavaClient, topic: str, ord
     first, second = consumer.wait_for(2)
     assert (first.reconsume_times, second.reconsume_times) == (0, 1)
     assert (first.msg_id, first.body) == (second.msg_id, second.body)
+
+
+def test_the_broker_rests_after_a_transaction(
+    java55: JavaClient, topic: str, real_broker: RealBroker
+) -> None:
+    """By default it would take a whole core from then on, until it ends."""
+    java55.transactor(f"P-{topic}").send(topic, b"one", "commit")
+    time.sleep(7)  # in the first 3 s decisions are collected, in the next 3 s it would still wait
+    before = cpu_of_decisions(real_broker)
+    time.sleep(1)
+    assert cpu_of_decisions(real_broker) - before < 0.05
+
+
+def cpu_of_decisions(broker: RealBroker) -> float:
+    """Return the CPU seconds so far of the broker's thread that writes down what producers decided."""
+    (thread,) = (
+        task
+        for task in Path(f"/proc/{broker.pids[0]}/task").iterdir()
+        if (task / "comm").read_text().strip() == "TransactionalOpBatchService"[:15]
+    )
+    user, system = (thread / "stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def test_java_pulls_filters_and_keeps_offsets(java: JavaClient, topic: str) -> None:

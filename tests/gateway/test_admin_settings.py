@@ -144,7 +144,7 @@ class TestChanged:
 
     def test_retention(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         client.send_message()
-        gateway.advance(3_600_000)
+        gateway.jump(3_600_000)
         ok(change(gateway.connect(), "fileReservedTime=0.5"))
         gateway.advance(15_000)
         assert gateway.store.queue(b"orders", 0).first == 1

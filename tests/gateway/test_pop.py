@@ -264,7 +264,7 @@ class TestPop:
     def test_the_newest_of_a_queue_that_has_lost_its_first(self, make_gateway: MakeGateway) -> None:
         gateway = make_gateway(retention_hours=1)
         send(gateway.connect(), "old")
-        gateway.advance(2 * 3_600_000)
+        gateway.jump(2 * 3_600_000)
         client = gateway.connect()
         send(client, "a", "b")
         assert bodies(pop(gateway, client, consumerGroup="newest", initMode=1)) == ["b"]
@@ -277,7 +277,7 @@ class TestPop:
     ) -> None:
         gateway = make_gateway(retention_hours=1)
         send(gateway.connect(), "old")
-        gateway.advance(2 * 3_600_000)
+        gateway.jump(2 * 3_600_000)
         client, waiting = gateway.connect(), gateway.connect()
         ask = {"initMode": 1, "queueId": 0, "order": order}
         wanted = pop_fields(gateway, **ask, pollTime=wait_ms)
@@ -294,7 +294,7 @@ class TestPop:
     ) -> None:
         gateway = make_gateway(retention_hours=1)
         send(gateway.connect(), "old")
-        gateway.advance(2 * 3_600_000)
+        gateway.jump(2 * 3_600_000)
         client = gateway.connect()
         assert ask_pop(gateway, client, initMode=1, maxMsgNums=0).ext()["restNum"] == "0"
         send(client, "a", "b", "c")

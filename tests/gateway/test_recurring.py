@@ -186,13 +186,13 @@ def test_it_ends_after_a_count(gateway: MemoryGateway, client: MemoryClient) -> 
 def test_one_that_starts_now_fires_now(
     gateway: MemoryGateway, client: MemoryClient, start: str
 ) -> None:
-    rule = {"every": "1h", "start": start}
+    rule = {"every": "1m", "start": start}
     preview = client.ask(RequestCode.NEXT_RECURRING, rule | {"times": "2"})
-    assert json.loads(preview.body)["times"] == [START_MS, START_MS + HOUR]
+    assert json.loads(preview.body)["times"] == [START_MS, START_MS + MINUTE]
     assert put(client, **rule)["nextMs"] == str(START_MS)
     assert put(client, **rule)["recurring"] == "updated"
-    gateway.advance(HOUR)
-    assert planned(client.pull_all()) == [0, HOUR]
+    gateway.advance(MINUTE)
+    assert planned(client.pull_all()) == [0, MINUTE]
 
 
 def test_it_ends_at_its_end(gateway: MemoryGateway, client: MemoryClient) -> None:
@@ -1047,16 +1047,16 @@ def test_while_its_queue_cannot_be_read_it_is_paused_and_others_go_on(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
     for topic in ("orders", "others"):
-        client.send_message(topic, "x", {"TIDEGATE_EVERY": "1h", "TIDEGATE_NAME": "hourly"})
+        client.send_message(topic, "x", {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "steady"})
     with damaged_row(gateway, "ends", queue_prefix(b"orders", 0), lambda _: b"short"):
         with capturedLogs() as logs:
-            gateway.advance(HOUR)
+            gateway.advance(MINUTE)
         told = [formatEvent(event) for event in logs if event["log_level"] is LogLevel.error]
         assert len(told) == 1
         assert (
-            "hourly of topic orders cannot go on and is paused: queue 0 of topic orders" in told[0]
+            "steady of topic orders cannot go on and is paused: queue 0 of topic orders" in told[0]
         )
         assert bodies(gateway.connect().pull("others")) == ["x"]
-    assert change(gateway.connect(), "resume", "hourly").code == ResponseCode.SUCCESS
+    assert change(gateway.connect(), "resume", "steady").code == ResponseCode.SUCCESS
     gateway.advance(0)
-    assert planned(gateway.connect().pull()) == [HOUR]
+    assert planned(gateway.connect().pull()) == [MINUTE]

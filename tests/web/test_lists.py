@@ -71,7 +71,7 @@ def test_what_is_gone_or_was_never_there_is_not_still_to_be_consumed(
         client.send_message("orders")
     client.pull("orders", 0, 1, group="behind", commit=1)
     client.pull("orders", 0, 1, group="ahead", commit=9)
-    gateway.advance(2 * 3_600_000)
+    gateway.jump(2 * 3_600_000)
     gateway.connect().send_message("orders")
     groups = {one["name"]: one for one in http.get("/groups")["groups"]}
     for name, offset, lag in (("behind", 1, 1), ("ahead", 9, 0)):

@@ -14,7 +14,7 @@ from typing import Final, Literal, Self
 from compat import children
 from compat.ports import free_port
 from compat.toolchain.jars import SERVER, classpath
-from compat.toolchain.java import java
+from compat.toolchain.java import java, light_java
 from gateway.client import ClientError, RemotingClient
 from gateway.wire.addresses import VIP_CHANNEL_DISTANCE
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -85,10 +85,11 @@ class RealBroker:
     """A name server and a broker with their data in one folder; `with` starts and stops them.
 
     With `flush` "async" a send is answered before it is on disk, with "sync" after. `heap` is a JVM
-    size. A `folder` that is given is kept, and the broker continues from the data in it; without
-    one, a scratch folder is made and removed. The ports are free ones. They change at the start if
-    another process has taken one. The broker also uses the port one above its own, on every
-    interface, and the port two below.
+    size. A `light` JVM starts fast. One that is not takes its whole heap at the start and compiles
+    with optimizations, as that of a measured broker should. A `folder` that is given is kept, and
+    the broker continues from the data in it; without one, a scratch folder is made and removed. The
+    ports are free ones. They change at the start if another process has taken one. The broker also
+    uses the port one above its own, on every interface, and the port two below.
 
     `advertised_host` is the address that clients are given. The servers listen on 127.0.0.1. With
     another loopback address, a recorder that listens there on the same ports is between them and the
@@ -100,6 +101,7 @@ class RealBroker:
         *,
         flush: Flush = "async",
         heap: str = "512m",
+        light: bool = True,
         folder: Path | None = None,
         advertised_host: str = "127.0.0.1",
         settings: Mapping[str, str] | None = None,
@@ -108,6 +110,7 @@ class RealBroker:
         self.advertised_host = advertised_host
         self._flush = flush
         self._heap = heap
+        self._is_light = light
         self._settings = dict(settings or {})
         self._is_scratch = folder is None
         self._folder = folder or Path(tempfile.mkdtemp(prefix="tidegate-broker-"))
@@ -226,12 +229,14 @@ class RealBroker:
         file = self._folder / f"{name}.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         paths = os.pathsep.join(str(path) for path in classpath(SERVER))
+        begin = (
+            light_java(self._folder, heap)
+            if self._is_light
+            else [str(java()), f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={self._folder}"]
+        )
         with self._output(name).open("wb") as output:
             return children.start(
-                [
-                    *(java(), f"-Xms{heap}", f"-Xmx{heap}", *_OPENED),
-                    *(f"-Duser.home={self._folder}", "-cp", paths, main_class, "-c", file),
-                ],
+                [*begin, *_OPENED, "-cp", paths, main_class, "-c", file],
                 folder=self._folder,
                 environment={"ROCKETMQ_HOME": str(self._folder)},
                 stdout=output,

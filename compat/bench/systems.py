@@ -131,7 +131,7 @@ def rocketmq(folder: Path, scenario: Scenario) -> Iterator[System]:
 
     Its name server is not measured.
     """
-    with RealBroker(flush=scenario.flush, heap="2g", folder=folder) as broker:
+    with RealBroker(flush=scenario.flush, heap="2g", light=False, folder=folder) as broker:
         address, pid = broker.namesrv_address, broker.pids[0]
         yield System("rocketmq", address, pid, folder / "store", broker.output)
 

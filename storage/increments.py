@@ -124,12 +124,15 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
             follows = chain[-1].digest if chain else None
             made = Increment(number, taken_ms, page_size, count, changed, digest, follows)
             _write_last(folder, made)
-        except (OSError, lmdb.Error) as error:
+        except BaseException as error:
             # An incomplete backup must not count.
-            for kind in ("json", "pages", "hashes"):
+            files = [_path(folder, number, kind) for kind in ("json", "pages", "hashes")]
+            for file in (*files, _unfinished(folder, number)):
                 # After an error, a file system is often read-only.
                 with suppress(OSError):
-                    _path(folder, number, kind).unlink(missing_ok=True)
+                    file.unlink(missing_ok=True)
+            if not isinstance(error, OSError | lmdb.Error):
+                raise
             raise StorageError(f"{folder} could not be written: {error}") from error
         return made
 
@@ -174,6 +177,11 @@ def _hash(page: bytes) -> bytes:
 
 def _path(folder: Path, number: int, kind: str) -> Path:
     return folder / f"{number:04}.{kind}"
+
+
+def _unfinished(folder: Path, number: int) -> Path:
+    """Return the file that becomes the `json` of a backup."""
+    return folder / f".{number:04}.json"
 
 
 def _checked_hashes(folder: Path, one: Increment) -> Path:
@@ -269,7 +277,7 @@ def _keep_changed(
 def _write_last(folder: Path, made: Increment) -> None:
     """Make a backup count, once the rest of it is on disk."""
     sync(folder)
-    unfinished = folder / f".{made.number:04}.json"
+    unfinished = _unfinished(folder, made.number)
     with unfinished.open("w") as file:
         json.dump(asdict(made), file)
         file.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict
 from hashlib import blake2b, sha256
+from itertools import count
 from pathlib import Path
 
 import lmdb
@@ -244,6 +246,34 @@ def test_a_backup_that_is_cut_short_does_not_count(
     (backups / ".0001.json").write_text('{"number":')
     assert back_up_changes(folder.path, backups).number == 1
     assert restored(backups, tmp_path / "again") == contents(folder.path)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("number", [2, 4])
+def test_one_that_fails_leaves_nothing(
+    folder: Folder,
+    backups: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    error: BaseException,
+) -> None:
+    """The second file that is synced has the hashes, and the fourth one makes the backup count.
+
+    :param number: of the sync that fails.
+    """
+    before = sorted(backups.iterdir())
+    fsync, syncs = os.fsync, count(1)
+
+    def fail(descriptor: int) -> None:
+        file = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if backups in (file, file.parent) and next(syncs) == number:
+            raise error
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises((StorageError, KeyboardInterrupt)):
+        back_up_changes(folder.path, backups)
+    assert sorted(backups.iterdir()) == before
 
 
 def test_one_whose_name_the_disk_did_not_take_does_not_count(

@@ -280,10 +280,17 @@ class CaptureWriter:
                 path.unlink(missing_ok=True)
 
     def _end_file(self) -> None:
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.end()
-            self._file = None
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            # Renaming it fails if somebody deleted it.
+            with suppress(FileNotFoundError):
+                file.end()
+        except OSError:
+            # Nobody knows how much of it the disk has, and it keeps the name of one that is not complete.
+            with self._lock:
+                self._lost += file.records
 
 
 class _File:
@@ -294,7 +301,7 @@ class _File:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._size = 0
-        self._records = 0
+        self.records = 0
         self._began = time.monotonic()
 
     def append(self, data: bytes, records: int) -> int:
@@ -308,12 +315,12 @@ class _File:
             os.ftruncate(self._descriptor, self._size)
             raise
         self._size += done
-        self._records += records
+        self.records += records
         return done
 
     def is_full(self, rotation: Rotation) -> bool:
         """Whether the next file should begin."""
-        if self._records == 0:
+        if self.records == 0:
             return False
         is_old = time.monotonic() - self._began >= rotation.seconds
         return is_old or self._size >= rotation.file_bytes

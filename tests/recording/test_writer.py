@@ -148,6 +148,23 @@ def test_a_full_disk_loses_records_and_says_so(
     assert int.from_bytes(last[2].data, "big") == 5
 
 
+def test_records_of_a_file_that_the_disk_does_not_take_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may accept all writes, and fail only when it brings them to the disk."""
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with CaptureWriter(tmp_path) as writer:
+        writer.opened(1, "broker")
+        write(writer, FRAME)
+        assert writer.counts.lost == 0
+        monkeypatch.setattr(os, "fsync", fail)
+    assert writer.counts.lost == 2
+    assert files(tmp_path) == [], "ingest would read it as a whole one"
+
+
 def test_a_folder_that_is_away_counts_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -547,9 +547,8 @@ def report(
         raise click.UsageError("name what to report by --profile, --replay, --compare or --verify")
     parts = reporting.sections(findings)
     now = datetime.datetime.now(datetime.UTC)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "report.html").write_text(pages.html(title, now, parts), encoding="utf-8")
-    (out / "report.md").write_text(pages.markdown(title, now, parts), encoding="utf-8")
+    json_files.write_text(out / "report.html", pages.html(title, now, parts))
+    json_files.write_text(out / "report.md", pages.markdown(title, now, parts))
     click.echo(f"{out / 'report.html'} and {out / 'report.md'}")
 
 

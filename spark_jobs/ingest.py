@@ -33,6 +33,7 @@ from spark_jobs import messages
 from spark_jobs.capture import check_head
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ASIDE_DDL, DDL
+from spark_jobs.json_files import write_text
 from spark_jobs.locks import alone_in
 from spark_jobs.packet_ranges import in_recordings, read_in_ranges, times_of
 from spark_jobs.pcap import layout_of, layout_told
@@ -253,7 +254,7 @@ def _ingest_batch(
         stitched = stitch(unfinished, found, delays)
         counts = _counts(unfinished, [(one.file, one.counts) for one in found] + stitched)
     entry = {"files": [list(source) for source in sources], "counts": counts}
-    (unfinished / "sources.json").write_text(json.dumps(entry, indent=1))
+    write_text(unfinished / "sources.json", json.dumps(entry, indent=1))
     unfinished.rename(folder / name)
     # Until here a run that goes on with this one needs them.
     shutil.rmtree(folder / name / "seams", ignore_errors=True)

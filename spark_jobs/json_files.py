@@ -1,4 +1,4 @@
-"""The JSON files of results, which are written after minutes or hours of work."""
+"""The files of results, which are written after minutes or hours of work; most are JSON."""
 
 from __future__ import annotations
 
@@ -26,13 +26,21 @@ def check(file: Path) -> None:
 
 
 def write(file: Path, found: Any) -> None:
-    """Write a result.
+    """Write a result as JSON.
 
     :raises JobError: if the file cannot be written.
     """
+    write_text(file, msgspec.json.format(msgspec.json.encode(found)).decode())
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file, and make its folder if that is missing.
+
+    :raises JobError: if it cannot be written. On a full disk the system's error does not name the file.
+    """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise _refusal(file, error) from error
 

@@ -24,6 +24,7 @@ from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs import messages
 from spark_jobs.errors import JobError
 from spark_jobs.features import feature
+from spark_jobs.json_files import write_text
 from spark_jobs.locks import alone_in
 from spark_jobs.logged_sends import NOT_SENT
 from spark_jobs.replaying import (
@@ -213,9 +214,9 @@ def unfinished(folder: Path) -> Iterator[None]:
 def run_name(folder: Path) -> str:
     """Return the name of a folder's run, from which its ids are made. A continued run keeps its name."""
     file = folder / "run"
-    if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(secrets.token_hex(8))
+    # A full disk may have left it empty: runs of the same name would make the same ids.
+    if not file.exists() or not file.stat().st_size:
+        write_text(file, secrets.token_hex(8))
     return file.read_text()
 
 

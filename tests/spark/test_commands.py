@@ -78,7 +78,8 @@ def test_findings_become_a_report(
         (("report", "--out", "{empty}/r"), 2, "name what to report"),
         (("report", "--verify", "{empty}/none.json", "--out", "{empty}/r"), 1, "cannot read"),
         (("report", "--replay", "{empty}/no.text", "--out", "{empty}/r"), 1, "no.text: 'utf-8'"),
-        (("report", "--verify", "{empty}/v", "--out", "{empty}/no.text/r"), 1, "cannot use"),
+        (("report", "--verify", "{empty}/v", "--out", "{empty}/no.text/r"), 1, "cannot write"),
+        (("report", "--verify", "{empty}/v", "--out", "{empty}/full"), 1, "report.html: No space"),
         (("profile", "{empty}", "--json", "{empty}/v/new"), 1, "cannot write"),
         (("ingest", "{empty}", "--out", "{empty}/no.text/t"), 1, "cannot"),
         (
@@ -101,6 +102,8 @@ def test_what_cannot_be_done_is_one_line(
 ) -> None:
     (tmp_path / "no.text").write_bytes(b'{"outcomes":{"\xff":1}}')
     (tmp_path / "v").write_bytes(msgspec.json.encode(NOTHING_DELAYED))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "report.html").symlink_to("/dev/full")
     (tmp_path / "open.quote").write_text("# jobs\nprofile 'tables\n")
     assert status_of(*(part.format(empty=tmp_path) for part in arguments)) == status
     [line] = capsys.readouterr().err.splitlines()
@@ -187,6 +190,13 @@ def test_two_replays_do_not_write_into_one_folder(
     assert status_of(*again) == 1
     assert "has a finished replay: use another folder" in capsys.readouterr().err
     assert not (out / WATCHED).exists()
+
+
+def test_a_run_has_a_name_also_where_a_full_disk_left_none(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    name = run_name(tmp_path)
+    assert len(name) == 16
+    assert run_name(tmp_path) == name
 
 
 @pytest.mark.live

@@ -103,10 +103,21 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def save(results: Results, file: Path) -> None:
-    """Write a results file. Raises ResultsError if it cannot be written."""
+    """Write a results file. Raises ResultsError if it cannot be written; what it had before stays then."""
+    content = msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n"
+    # Follow a link, such as /dev/stdout, so that the link itself stays.
+    place = file.resolve()
+    unfinished = place.with_name(f".{place.name}.unfinished")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.exists() and not place.is_file():
+            place.write_bytes(content)
+            return
+        try:
+            unfinished.write_bytes(content)
+            unfinished.replace(place)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise ResultsError(f"cannot write {file}: {error.strerror}") from error
 

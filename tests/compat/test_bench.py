@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import resource
 import signal
 import socketserver
 import struct
@@ -579,6 +580,30 @@ def test_results_are_read_as_they_were_saved(tmp_path: Path) -> None:
     file = tmp_path / "new folder" / "results.json"
     results.save(found, file)
     assert results.load(file) == found
+
+
+def test_a_full_disk_does_not_cost_the_results_so_far(tmp_path: Path) -> None:
+    """They are saved after each step of some minutes, and the servers' data may fill the disk."""
+    file = tmp_path / "results.json"
+    found = run(outcome(LIFE))
+    results.save(found, file)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size, hard))
+    try:
+        with pytest.raises(ResultsError, match=f"cannot write {file}: File too large"):
+            results.save(run(outcome(LIFE), outcome(SENDS), chosen=[LIFE, SENDS]), file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert results.load(file) == found
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_device_stays_one(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    file.symlink_to("/dev/null")
+    results.save(run(outcome()), file)
+    assert file.readlink() == Path("/dev/null")
+    assert file.is_char_device()
 
 
 @pytest.mark.parametrize(

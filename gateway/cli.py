@@ -47,8 +47,9 @@ _FAILED: Final = 1
 _WRONG: Final = 2
 _LAST_STANDARD: Final = 2
 """The descriptor of standard error, the highest of the three standard ones."""
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of writing to standard output, or to an open file: the disk or a quota is full, or the file too large."""
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of writing to standard output, or to an open file: the disk or a quota is full, the file too large, or the
+disk or the terminal gone."""
 
 
 # Set for all commands: commands of other packages are groups of their own, which inherit nothing from this one.
@@ -393,7 +394,7 @@ def run() -> None:
     except OSError as error:
         if error.filename is not None:
             _complain(f"cannot use {error.filename}: {error.strerror}", "tidegate")
-        elif error.errno in _NO_ROOM:
+        elif error.errno in _UNWRITABLE:
             _complain(f"cannot write to standard output: {error.strerror}", "tidegate")
             _leave_unwritten()
         else:

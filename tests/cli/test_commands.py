@@ -189,6 +189,16 @@ def test_a_full_disk_behind_standard_output_is_one_line_and_status_1(arguments: 
     assert (done.returncode, done.stderr) == (1, told)
 
 
+def test_a_terminal_that_is_gone_is_one_line_and_status_1() -> None:
+    """As for a command in the background, when the window is closed."""
+    terminal, stdout = os.openpty()
+    os.close(terminal)
+    done = paused(stdout)
+    os.close(stdout)
+    told = b"tidegate: cannot write to standard output: Input/output error\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
 def paused(stdout: IO[bytes] | int) -> subprocess.CompletedProcess[bytes]:
     """Run a command whose output is so short that it stays in the buffer to the end."""
     command = [sys.executable, "-m", "gateway.cli", "pause", "T", "--server"]

@@ -109,7 +109,13 @@ def restore(backup: Path, data: Path) -> int:
         environment.begin(),
         new_folder(data, OF_OWNER) as unfinished,
     ):
-        shutil.copyfile(backup / DATA_FILE, unfinished / DATA_FILE)
+        try:
+            shutil.copyfile(backup / DATA_FILE, unfinished / DATA_FILE)
+        except OSError as error:
+            # The disk of either folder may be full or failing.
+            raise StorageError(
+                f"{backup} could not be copied to {data}: {error.strerror}"
+            ) from error
         return (unfinished / DATA_FILE).stat().st_size
 
 
@@ -277,11 +283,14 @@ def _await_checkpoint(data: Path) -> None:
 
 def _has_all(data: Path) -> bool:
     """Whether the last checkpoint is on disk, and the redo log has nothing since."""
-    # A checkpoint that is not known to be on disk may be one that a power cut left, which must not be read.
-    if transaction_ahead(data) is not None:
-        return False
-    stamp = _last_checkpoint(data).stamp
-    return not (stamp and has_records(data, stamp) and _last_checkpoint(data).stamp == stamp)
+    try:
+        # A checkpoint that is not known to be on disk may be one that a power cut left, which must not be read.
+        if transaction_ahead(data) is not None:
+            return False
+        stamp = _last_checkpoint(data).stamp
+        return not (stamp and has_records(data, stamp) and _last_checkpoint(data).stamp == stamp)
+    except OSError as error:
+        raise cannot_use("read", data, error) from error
 
 
 class _Checkpoint(NamedTuple):
@@ -304,8 +313,8 @@ def _last_checkpoint(data: Path) -> _Checkpoint:
 
 def _open_to_read(data: Path) -> lmdb.Environment:
     file = data_file(data)
-    check_file(data)
     try:
+        check_file(data)
         return lmdb.open(
             str(data),
             map_size=file.stat().st_size + _GROWTH,

@@ -133,7 +133,8 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
                     file.unlink(missing_ok=True)
             if not isinstance(error, OSError | lmdb.Error):
                 raise
-            raise StorageError(f"{folder} could not be written: {error}") from error
+            # The disk of either folder may be full or failing.
+            raise StorageError(f"{data} could not be copied to {folder}: {error}") from error
         return made
 
 

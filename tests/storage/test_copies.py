@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from storage import (
     abort,
     back_up,
     back_up_changes,
+    compact,
     find_faults,
     read_pending,
     restore,
@@ -203,6 +205,41 @@ def test_what_a_killed_attempt_left_is_no_hindrance(
     restore(folder.path, place)
     assert not left.exists()
     assert list(read_pending(place, terms_of)) == []
+
+
+@pytest.mark.parametrize("name", ["durable", "redo.log"])
+def test_a_file_that_the_disk_cannot_read_is_told_as_such(
+    folder: Folder, tmp_path: Path, name: str
+) -> None:
+    folder.open()
+    folder.close()
+    damaged = shutil.copytree(folder.path, tmp_path / "damaged")
+    (damaged / name).unlink()
+    # Nothing is mapped at the address 0, so that reading it is an input/output error.
+    (damaged / name).symlink_to("/proc/self/mem")
+    told = f"cannot read the data folder {damaged}: .*Input/output error"
+    with pytest.raises(DataFolderError, match=told):
+        back_up(damaged, tmp_path / "backup")
+    with pytest.raises(DataFolderError, match=told):
+        compact(damaged)
+
+
+def test_a_restore_that_fails_names_both_folders(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of either may be the one that fails."""
+    folder.open()
+    folder.close()
+    back_up(folder.path, tmp_path / "backup")
+
+    def fail(source: Path, target: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("storage.copies.shutil.copyfile", fail)
+    told = f"{tmp_path}/backup could not be copied to {tmp_path}/restored: Input/output error"
+    with pytest.raises(StorageError, match=told):
+        restore(tmp_path / "backup", tmp_path / "restored")
+    assert list(tmp_path.glob("*restored*")) == []
 
 
 def test_nothing_is_overwritten(folder: Folder, tmp_path: Path) -> None:

@@ -304,7 +304,7 @@ def test_a_disk_that_can_only_be_read_from_then_on_is_told_by_what_came_first(
     with monkeypatch.context() as patched:
         patched.setattr("storage.increments.sync", fail)
         patched.setattr(Path, "unlink", refuse)
-        with pytest.raises(StorageError, match=r"could not be written.*Input/output error"):
+        with pytest.raises(StorageError, match=r"could not be copied to .*Input/output error"):
             back_up_changes(folder.path, backups)
     assert len(read_chain(backups)) == 1
     assert back_up_changes(folder.path, backups).number == 1

@@ -120,7 +120,8 @@ def held_page(
     :param state: the requested state, see `Wanted`.
     :param given: the request's cursor.
     """
-    place = _place_of_named if named else _PLACES[state]
+    # Of a state that needs an id or a key, without these, a page is empty: of a topic that the sender may not read.
+    place = _place_of_named if named else _PLACES.get(state, _place_of_named)
     # In a worker's own cursor a pending message's id follows its place; no id begins with this byte.
     behind = b"\xff" if place is _place_of_pending else b""
     listed = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -19,11 +20,13 @@ from gateway.web.site import Api
 from gateway.web.table import shared_endpoints
 from gateway.web.turns import Turns
 from gateway.wire.messages import parse_offset_msg_id
+from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.gateway.tools import commit_offset, create_topic, ok
 from tests.web.http import HTTP_PORT, HttpClient, api_endpoints
+from tests.web.test_access import basic
 
 NAMES = ("broker-a-0", "broker-a-1")
 FAR = "+1h"
@@ -559,6 +562,23 @@ class TestWhoMay:
         known = {"Authorization": "Bearer a-token-of-some-letters"}
         assert shared.ask("GET", "/api/v1/rates", headers=known).status == 200
         assert shared.ask("GET", "/api/v1/status").status == 401
+
+    @pytest.mark.parametrize("state", ["pending", "fired", "aborted", "any"])
+    def test_of_a_topic_that_the_asker_may_not_read_there_are_no_messages(
+        self, make_gateway: MakeGateway, scratch: Path, state: str
+    ) -> None:
+        file = scratch / "initial-user.json"
+        file.write_text(json.dumps({"username": ROOT, "password": ROOT_KEY}))
+        shared = Shared(
+            make_gateway, authentication=True, authorization=True, initial_user_file=file
+        )
+        for worker in shared.workers:
+            ok(create_user(SignedClient(worker, ROOT, ROOT_KEY), "ann", password="hers"))
+        hers = {"Authorization": basic("ann", "hers")}
+        for known in (shared, HttpClient(shared.workers[0])):
+            path = f"/api/v1/messages?topic=orders&state={state}"
+            answer = known.ask("GET", path, headers=hers)
+            assert (answer.status, answer.json["messages"]) == (200, []), answer
 
     @pytest.mark.parametrize(
         "headers",

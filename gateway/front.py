@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, gatherResults
+from twisted.logger import Logger
 
 from gateway.config import Config
 from gateway.connection import RemotingConnection, RemotingFactory
@@ -311,6 +312,8 @@ class Question:
     :param answer: called once with the answer.
     """
 
+    log = Logger()
+
     def __init__(
         self,
         outgoing: Outgoing,
@@ -376,4 +379,9 @@ class Question:
             for broker, link in self._links.items():
                 if answers[broker] is None and link is not None:
                     answers[broker] = link.remembered(self._command)
-        self._answer(self._merge.decide(answers, self._command))
+        try:
+            whole = self._merge.decide(answers, self._command)
+        except Exception as error:  # noqa: BLE001 - without an answer the request would count as waiting for ever
+            self.log.failure("the answers to request {code} have no whole", code=self._command.code)
+            whole = Whole(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        self._answer(whole)

@@ -446,6 +446,22 @@ def test_more_bytes_than_may_wait_for_workers_are_refused(of_body: bool) -> None
     assert [answer.code for answer in client.answers[1:]] == [ResponseCode.TOPIC_NOT_EXIST]
 
 
+def test_answers_that_cannot_be_merged_hold_nothing_up(failures: list[str]) -> None:
+    shared, client = Shared(), Client()
+    for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
+        shared.joined(broker, port)
+    workers: list[RemotingConnection] = []
+    for opaque in (1, 3, 5):
+        shared.ask_for(client, RequestCode.LOOK_UP_TIMERS, {}, body=bytes(15 << 20))
+        workers = workers or [shared.connected(number) for number in (0, 1)]
+        for number, worker in enumerate(workers):
+            worker.dataReceived(encode_response(opaque + number, ResponseCode.SUCCESS, body=b"?"))
+    assert [answer.code for answer in client.answers] == [ResponseCode.SYSTEM_ERROR] * 3
+    assert {answer.remark[:11] for answer in client.answers if answer.remark} == {"DecodeError"}
+    assert len(failures) == 3
+    failures.clear()
+
+
 def test_while_a_worker_has_not_read_the_last_large_request_there_is_no_other() -> None:
     shared, client = Shared(), Client()
     for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):

@@ -21,6 +21,10 @@ from storage import Store
 LOCK_EXPIRY: Final = 60.0
 """Seconds that a queue stays locked after its owner last asked for it, or after a start; clients ask every 20 s."""
 
+MAX_LOCKS: Final = 300_000
+"""Most locked queues, some 400 bytes of memory each with usual names. A further one is not locked, as if another member had it: clients
+ask for it again."""
+
 MAX_EXPIRED: Final = 500
 """Expired locks that are forgotten in one commit, some 4 ms of work."""
 
@@ -80,7 +84,7 @@ class QueueLocks:
         for queue in queues:
             place = _Place(group, queue)
             owner = self._owner(place)
-            if owner is None:
+            if owner is None and len(self._locks) < MAX_LOCKS:
                 self._store.put_note(_NOTE + place.note, msgspec.json.encode((place, client_id)))
                 self._unstored.add(place)
             elif owner != client_id:

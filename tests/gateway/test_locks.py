@@ -247,6 +247,19 @@ def test_nobody_fills_the_memory_with_them(gateway: MemoryGateway, client: Memor
     assert len(gateway.store.notes(b"lock\0")) <= 3 * 7
 
 
+def test_beyond_the_most_of_all_there_are_none_until_some_have_ended(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_locks, "MAX_LOCKS", 3)
+    assert lock(client, "c1", 0, 1) == [0, 1]
+    assert lock(client, "c2", 0, 1, 2, group="others") == [0]
+    assert lock(client, "c1", 0, 1, 2) == [0, 1]
+    unlock(client, "c1", 1)
+    assert lock(client, "c2", 0, 1, 2, group="others") == [0, 1]
+    gateway.advance(70_000)
+    assert lock(client, "c3", 0, 1, 2, 3) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
 def test_too_many_at_once(
     client: MemoryClient, monkeypatch: pytest.MonkeyPatch, code: RequestCode

@@ -22,8 +22,8 @@ LOCK_EXPIRY: Final = 60.0
 """Seconds that a queue stays locked after its owner last asked for it, or after a start; clients ask every 20 s."""
 
 MAX_LOCKS: Final = 300_000
-"""Most locked queues, some 400 bytes of memory each with usual names. A further one is not locked, as if another member had it: clients
-ask for it again."""
+"""Most locked queues, some 400 bytes of memory each with usual names. A further one is not locked, as if another member
+had it: clients ask for it again."""
 
 MAX_EXPIRED: Final = 500
 """Expired locks that are forgotten in one commit, some 4 ms of work."""

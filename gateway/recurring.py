@@ -116,6 +116,7 @@ class RecurringMessages:
         self._min_period_ms = config.recurring_min_period_ms
         self._threshold_ms = config.recurring_misfire_threshold_ms
         self._max_body = config.max_message_size
+        self._broker_name = config.broker_name
 
     # -- changes
 
@@ -311,12 +312,33 @@ class RecurringMessages:
     def _found(self, topic: str, name: str) -> tuple[Recurring, Definition]:
         """Return a recurring message as of the last commit."""
         _check_place(topic, name)
-        return _readable(find_recurring(self._store, topic.encode(), name.encode()), topic, name)
+        return self._readable(
+            find_recurring(self._store, topic.encode(), name.encode()), topic, name
+        )
 
     def _current(self, topic: str, name: str) -> tuple[Recurring, Definition]:
         """Return a recurring message that is to be changed, with the changes of the batch."""
         _check_place(topic, name)
-        return _readable(current_recurring(self._store, topic.encode(), name.encode()), topic, name)
+        return self._readable(
+            current_recurring(self._store, topic.encode(), name.encode()), topic, name
+        )
+
+    def _readable(
+        self, one: Recurring | None, topic: str, name: str
+    ) -> tuple[Recurring, Definition]:
+        if one is None:
+            raise NotFoundError(
+                ResponseCode.MESSAGE_ILLEGAL, f"topic {topic} has no recurring message {name!r}"
+            )
+        definition = definition_of(one)
+        if definition is None:
+            # Another code than for one that is absent: of several workers, no other may set one of this name.
+            raise RequestError(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"the recurring message {name!r} of topic {topic} is damaged, or another version of Tidegate stored "
+                f"it: set it again at {self._broker_name}",
+            )
+        return one, definition
 
     # -- what `Firing` calls
 
@@ -406,15 +428,6 @@ class RecurringMessages:
 def _times_after(rule: Rule, after_ms: int, set_ms: int) -> Iterator[int]:
     with refusing():
         yield from rule.times_after(after_ms, set_ms)
-
-
-def _readable(one: Recurring | None, topic: str, name: str) -> tuple[Recurring, Definition]:
-    definition = definition_of(one)
-    if one is None or definition is None:
-        raise NotFoundError(
-            ResponseCode.MESSAGE_ILLEGAL, f"topic {topic} has no recurring message {name!r}"
-        )
-    return one, definition
 
 
 def _can_be_a_topic(name: str) -> bool:

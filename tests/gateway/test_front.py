@@ -161,6 +161,17 @@ class TestWhatRecurs:
         workers[port].dataReceived(encode_response(order.opaque, ResponseCode.SUCCESS))
         assert [answer.code for answer in client.answers] == [ResponseCode.SUCCESS]
 
+    def test_none_is_set_while_a_worker_has_one_that_it_cannot_read(self) -> None:
+        shared, client = Shared(), Client()
+        for number, own in enumerate((9886, 9896)):
+            shared.joined(f"broker-a-{number}", own)
+        shared.ask_for(client, RequestCode.SEND_MESSAGE_V2, self.ORDER)
+        codes = (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.ILLEGAL_OPERATION)
+        for number, code in enumerate(codes):
+            shared.connected(number).dataReceived(encode_response(number + 1, code, remark="why"))
+        assert [(answer.code, answer.remark) for answer in client.answers] == [(codes[1], "why")]
+        assert len(shared.passed_on) == 2
+
     def test_none_is_set_while_a_worker_does_not_serve_that_may_have_it(self) -> None:
         shared = Shared()
         shared.joined("broker-a-0", 9886)

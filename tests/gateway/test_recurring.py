@@ -888,6 +888,27 @@ def test_a_damaged_definition_is_paused(
     assert "tick" in bodies(gateway.connect().pull_all())
 
 
+def test_one_that_cannot_be_read_is_not_taken_for_absent(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    put(client, every="1m")
+    one = find_recurring(gateway.store, b"orders", b"nightly")
+    assert one is not None
+    put_recurring(gateway.store, one._replace(definition=b"of a later version"))
+    gateway.store.commit()
+    place = {"topic": "orders", "name": "nightly"}
+    for code in (RequestCode.LIST_RECURRING, RequestCode.NEXT_RECURRING):
+        assert client.ask(code, place).code == ResponseCode.ILLEGAL_OPERATION
+    refused = change(client, "delete")
+    assert refused.code == ResponseCode.ILLEGAL_OPERATION
+    assert refused.remark == (
+        "the recurring message 'nightly' of topic orders is damaged, or another version of Tidegate stored it: set it "
+        "again at broker-a"
+    )
+    put(client, every="1m")
+    assert change(client, "delete").code == ResponseCode.SUCCESS
+
+
 @pytest.mark.parametrize(
     ("damaged", "fired"), [("recurring", 0), ("recurrences", 0), ("planned", 1)]
 )

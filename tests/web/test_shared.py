@@ -20,6 +20,7 @@ from gateway.web.site import Api
 from gateway.web.table import shared_endpoints
 from gateway.web.turns import Turns
 from gateway.wire.messages import parse_offset_msg_id
+from storage import find_recurring, put_recurring
 from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
@@ -438,6 +439,22 @@ class TestRecurring:
         assert "no recurring message" in shared.refusal("GET", "/recurring/orders/mine")["detail"]
         assert len(shared.get("/recurring-times", every="1h")["times"]) == 10
         assert shared.refusal("GET", "/recurring-times", cron="at noon")["status"] == 400
+
+    def test_none_is_set_beside_one_that_its_worker_cannot_read(self, shared: Shared) -> None:
+        rule = {"TIDEGATE_NAME": "nightly", "TIDEGATE_EVERY": "2m"}
+        ok(shared.clients[1].send_message("orders", "x", rule))
+        store = shared.workers[1].store
+        one = find_recurring(store, b"orders", b"nightly")
+        assert one is not None
+        put_recurring(store, one._replace(definition=b"of a later version"))
+        store.commit()
+        place, new = "/recurring/orders/nightly", {"body": "tick", "every": "3m"}
+        refused = shared.refusal("PUT", place, new)
+        assert (refused["status"], refused["detail"][-26:]) == (409, "set it again at broker-a-1")
+        assert shared.get("/recurring")["recurring"] == []
+        own = HttpClient(shared.workers[1])
+        assert own.ask("PUT", f"/api/v1{place}", new).json["outcome"] == "replaced"
+        assert shared.ask("DELETE", f"/api/v1{place}").json["outcome"] == "deleted"
 
     def test_none_is_set_while_a_worker_may_have_one_of_the_name(self, shared: Shared) -> None:
         shared.out.add(1)

@@ -195,6 +195,8 @@ class Front:
     def _asked(self, command: Command, client: Peer) -> None:
         if command.is_response or command.is_oneway:
             return
+        # Fields that cannot be read as text end the connection here, before anything is counted.
+        command.ext()
         held = _held_by(command)
         try:
             self._check_bytes(held)

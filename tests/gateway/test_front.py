@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -15,8 +15,14 @@ from gateway.front import PATIENCE, ROUTE_PATIENCE, Front, WorkerLink
 from gateway.setting_values import HostPort
 from gateway.wire.bodies import encode_cluster_info, encode_topic_list
 from gateway.wire.codes import RequestCode, ResponseCode
-from gateway.wire.commands import Command, decode_command, encode_command, encode_response
-from gateway.wire.frames import FrameBuffer
+from gateway.wire.commands import (
+    Command,
+    CommandError,
+    decode_command,
+    encode_command,
+    encode_response,
+)
+from gateway.wire.frames import JSON, FrameBuffer, join_frame
 from gateway.wire.signatures import is_signed
 
 KEY = "k" * 32
@@ -471,6 +477,24 @@ def test_answers_that_cannot_be_merged_hold_nothing_up(failures: list[str]) -> N
     assert {answer.remark[:11] for answer in client.answers if answer.remark} == {"DecodeError"}
     assert len(failures) == 3
     failures.clear()
+
+
+def test_a_large_header_that_cannot_be_passed_on_does_not_count_as_waiting() -> None:
+    """As a number it is read at first, but not where all fields are to be text."""
+    shared, client = Shared(), Client()
+    for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
+        shared.joined(broker, port)
+    shared.ask_for(client, RequestCode.LOOK_UP_TIMERS, {})
+    for number in (0, 1):
+        shared.connected(number)
+    large = b"x" * 900_000
+    header = b'{"code":31001,"opaque":7.0,"extFields":{"limit":5},"more":"' + large + b'"}'
+    for _ in range(40):
+        unread = command(join_frame(JSON, header, b""))
+        with pytest.raises(CommandError):
+            shared.front.clients.on_command(unread, cast(Any, client))
+    shared.ask_for(client, RequestCode.LOOK_UP_TIMERS, {}, body=large)
+    assert (client.answers, len(shared.passed_on)) == ([], 4)
 
 
 def test_while_a_worker_has_not_read_the_last_large_request_there_is_no_other() -> None:

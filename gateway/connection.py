@@ -35,6 +35,10 @@ not reading, and its transport pauses the connection."""
 SILENCE_LOOK_SECONDS = 10.0
 """Seconds between checks for silent connections and clients."""
 
+LONGEST_WORK_SECONDS = 0.01
+"""Seconds that one client's requests are handled for in one turn. Hundreds may arrive together; who does not ask for
+answers, or only for short ones, is not held up by having to read them."""
+
 CLOSED_AT_ONCE = 100
 """Silent connections that are closed in one turn of the reactor: some 2 ms of work, and again as much once they are
 closed. When a network is cut off, many connections fall silent together."""
@@ -54,7 +58,7 @@ class RemotingConnection(Protocol):
     While a client does not read its answers, the gateway does not read its requests either: the transport pauses this
     connection, its streaming producer, when its output is full. Requests received before that wait until the client
     reads on, so memory grows on neither side. What others send to the client meanwhile may not exceed
-    `max_unsent_bytes`.
+    `max_unsent_bytes`. Nor is anything read while requests that came together wait for their turn.
 
     All frames that are sent to it in one turn are written by one system call: see `Unwritten`.
     """
@@ -81,6 +85,7 @@ class RemotingConnection(Protocol):
         self._unsent = 0
         self._taken = 0
         self.unfinished = 0
+        self._is_behind = False  # whether received frames wait for the next turn
         self._closing = False
         self._aborted = False
 
@@ -137,13 +142,19 @@ class RemotingConnection(Protocol):
 
     def _start_tls(self, tls: TlsLayers) -> None:
         """Pass all received and sent bytes through TLS from now on."""
-        layer: Any = tls.layer(self.address, self._read)
+        layer: Any = tls.layer(self.address, self._read_decrypted)
         self._layer = layer
         self.transport.unregisterProducer()
         layer.makeConnection(self.transport)
         self.transport = layer
         layer.registerProducer(self, True)
         self._receive = layer.dataReceived
+
+    def _read_decrypted(self, data: bytes) -> None:
+        """Receive bytes of frames from TLS, which passes on what came together in pieces."""
+        if self.factory.reactor.seconds() > self.last_heard + LONGEST_WORK_SECONDS:
+            self._fall_behind()
+        self._read(data)
 
     def _read(self, data: bytes) -> None:
         """Receive bytes of frames."""
@@ -156,15 +167,22 @@ class RemotingConnection(Protocol):
         self._work()
 
     def _work(self) -> None:
-        """Pass on the commands of the received frames, as long as the client reads its answers."""
+        """Pass on the commands of the received frames, as long as the client reads its answers and it does not take too
+        long."""
+        if self._is_behind:
+            return
         received, on_command = self._received, self.factory.on_command
-        tap = self.factory.tap
+        tap, seconds = self.factory.tap, self.factory.reactor.seconds
+        enough = self.last_heard + LONGEST_WORK_SECONDS
         try:
             with self.factory.unwritten:
                 # A closing connection gets only short answers that send the client elsewhere.
                 while received and (
                     self._closing or not self.congested or self.factory.always_reads
                 ):
+                    # Reading the clock each time would make every request dearer.
+                    if not len(received) & 3 and seconds() > enough and self._fall_behind():
+                        break
                     frame = received.popleft()
                     if tap is not None:
                         tap.received(self, frame)
@@ -181,12 +199,35 @@ class RemotingConnection(Protocol):
             )
             self.close()
 
+    def _fall_behind(self) -> bool:
+        """Leave what has been received for the next turn, and read nothing until it is done. Return whether it is left:
+        a connection that always reads goes on."""
+        if not self._is_behind and not self.factory.always_reads:
+            self._is_behind = True
+            if self.open:
+                self.transport.pauseProducing()
+            self.factory.reactor.callLater(0, self._go_on)
+        return self._is_behind
+
+    def _go_on(self) -> None:
+        """Pass on the commands of frames that were left, and read on."""
+        self._is_behind = False
+        # A client whose requests wait is not silent, and they have their time from now on.
+        self.last_heard = self.factory.reactor.seconds()
+        if self.open and not self.congested:
+            self.transport.resumeProducing()
+        self._work()
+        if not self.open and not self._is_behind:
+            self.factory.disconnected(self)
+
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._layer is not None:
             self._layer.connectionLost(reason)
         self.open = False
         self._note_unfinished(0)
-        self.factory.disconnected(self)
+        # What it sent before comes first, such as messages for which it wants no answer.
+        if not self._is_behind:
+            self.factory.disconnected(self)
 
     def send(self, frame: bytes) -> None:
         if not self.open or self._aborted:
@@ -265,7 +306,7 @@ class RemotingConnection(Protocol):
 
     def note_taking(self) -> None:
         """Count a paused connection as active if its client has received some of its answers since the last call."""
-        if self.congested:
+        if self.congested and self.open:
             transport = self.transport if self._layer is None else self._layer.transport
             info = transport.getHandle().getsockopt(IPPROTO_TCP, TCP_INFO, _TCP_INFO_BYTES)
             # Kernels older than 4.1 do not have this field.
@@ -282,10 +323,10 @@ class RemotingConnection(Protocol):
     def resumeProducing(self) -> None:
         self.congested = False
         self._unsent = 0
-        if self.open:
+        if self._received:
+            self._fall_behind()
+        elif self.open and not self._is_behind:
             self.transport.resumeProducing()
-            if self._received:
-                self.factory.reactor.callLater(0, self._work)
 
     def stopProducing(self) -> None:
         """Do nothing: `connectionLost` follows."""

@@ -7,13 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.wire.codes import RequestCode, ResponseCode
-from gateway.wire.commands import Command
+from gateway.connection import RemotingConnection
+from gateway.wire.codes import CommandFlag, RequestCode, ResponseCode
+from gateway.wire.commands import Command, encode_command
 from gateway.wire.fields import to_ext
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.gateway.test_pop import pop_fields
 from tests.gateway.test_replies import fields as reply_fields
+from tests.gateway.test_tls import TlsClient, careless
 
 MIB = 1 << 20
 
@@ -165,6 +167,62 @@ class TestAskedClients:
         gateway.advance(60_000)
         assert client.answer(waiting) is not None
         assert client.answer(self.ask(client)) is None
+
+
+class TestManyRequestsAtOnce:
+    """Each request takes 4 ms here."""
+
+    @pytest.fixture
+    def gateway(self, make_gateway: MakeGateway) -> MemoryGateway:
+        gateway = make_gateway()
+        factory = gateway.service.factory
+        handle = factory.on_command
+
+        def handle_slowly(command: Command, peer: RemotingConnection) -> None:
+            gateway.reactor.rightNow += 0.004
+            handle(command, peer)
+
+        factory.on_command = handle_slowly
+        return gateway
+
+    @pytest.mark.parametrize("uses_tls", [False, True], ids=["plain", "TLS"])
+    def test_hold_up_nobody_for_long(self, gateway: MemoryGateway, *, uses_tls: bool) -> None:
+        client = TlsClient(gateway, careless()) if uses_tls else gateway.connect()
+        frame = encode_command(RequestCode.GET_ALL_TOPIC_CONFIG, 1, flag=CommandFlag.ONEWAY)
+        data = client.records([frame] * 100) if isinstance(client, TlsClient) else frame * 100
+        began = gateway.reactor.seconds()
+        client.protocol.dataReceived(data)
+        assert 0 < gateway.reactor.seconds() - began < 0.02
+        assert client.transport.producerState == "paused"
+        assert gateway.reactor.turn()
+        assert gateway.reactor.seconds() - began < 0.04
+        # All are handled in the end, and the connection is read from again.
+        assert client.ask(RequestCode.GET_ALL_TOPIC_CONFIG).code == ResponseCode.SUCCESS
+        assert gateway.reactor.seconds() - began > 100 * 0.004
+        assert client.transport.producerState == "producing"
+
+    def test_are_carried_out_though_the_client_has_left(self, gateway: MemoryGateway) -> None:
+        client, other = gateway.connect(), gateway.connect()
+        fields = client.send_fields(queue=1)
+        send = encode_command(
+            RequestCode.SEND_MESSAGE_V2, 1, flag=CommandFlag.ONEWAY, ext=fields, body=b"hello"
+        )
+        producer = b'{"clientID": "c1", "producerDataSet": [{"groupName": "producers"}]}'
+        heartbeat = encode_command(RequestCode.HEART_BEAT, 2, body=producer)
+        client.protocol.dataReceived(send * 20 + heartbeat)
+        client.disconnect()
+        gateway.settle()
+        assert len(other.pull(queue=1)) == 20
+        # The end of the connection comes after them: nobody is left who is not there.
+        listed = other.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "producers"})
+        assert listed.code == ResponseCode.SYSTEM_ERROR
+        assert client.protocol not in gateway.service.factory.connections
+
+    def test_a_malformed_one_after_them_closes_the_connection(self, gateway: MemoryGateway) -> None:
+        client = gateway.connect()
+        client.raw(encode_command(RequestCode.GET_ALL_TOPIC_CONFIG, 1) * 50 + b"\0\0\0\0")
+        assert len(client.take()) == 50
+        assert client.closed
 
 
 class TestUnread:

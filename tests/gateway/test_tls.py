@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ class TlsClient(MemoryClient):
     def raw(self, data: bytes) -> None:
         self.tls.write(data)
         self._exchange()
+
+    def records(self, pieces: Iterable[bytes]) -> bytes:
+        """Return the bytes that carry these pieces, each in a record of its own."""
+        for piece in pieces:
+            self.tls.write(piece)
+        return self._outgoing.read()
 
     def take(self) -> list[Command]:
         self._exchange()

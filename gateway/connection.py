@@ -138,7 +138,8 @@ class RemotingConnection(Protocol):
             return
         else:
             self._receive = self._read
-        self._receive(opening.rest)
+        rest, opening.rest = opening.rest, b""
+        self._receive(rest)
 
     def _start_tls(self, tls: TlsLayers) -> None:
         """Pass all received and sent bytes through TLS from now on."""
@@ -224,9 +225,10 @@ class RemotingConnection(Protocol):
         if self._layer is not None:
             self._layer.connectionLost(reason)
         self.open = False
-        self._note_unfinished(0)
+        self._drop_unfinished()
         # What it sent before comes first, such as messages for which it wants no answer.
         if not self._is_behind:
+            self._received.clear()
             self.factory.disconnected(self)
 
     def send(self, frame: bytes) -> None:
@@ -298,8 +300,7 @@ class RemotingConnection(Protocol):
     def abort(self) -> None:
         """Close at once, and free all buffers."""
         self._aborted = True
-        self._frames = FrameBuffer(self.factory.max_frame_size, HEADER_LIMIT)
-        self._note_unfinished(0)
+        self._drop_unfinished()
         self._received.clear()
         self._unwritten.clear()
         self.transport.abortConnection()
@@ -330,6 +331,12 @@ class RemotingConnection(Protocol):
 
     def stopProducing(self) -> None:
         """Do nothing: `connectionLost` follows."""
+
+    def _drop_unfinished(self) -> None:
+        """Free the beginning of a frame whose rest will not come. Once the connection is lost, it would stay in memory
+        until Python looks for cycles of objects, which may take hours."""
+        self._frames = FrameBuffer(self.factory.max_frame_size, HEADER_LIMIT)
+        self._note_unfinished(0)
 
     def _note_unfinished(self, size: int) -> None:
         if size != self.unfinished:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+import tracemalloc
 from typing import Any
 
 import lmdb
@@ -201,6 +202,17 @@ class TestPartialFrames:
         assert not small.closed
         other = gateway.connect()
         assert other.send_message(body=bytes(1 << 20)).code == ResponseCode.SUCCESS
+
+    def test_are_freed_with_their_connection(self, gateway: MemoryGateway) -> None:
+        tracemalloc.start()
+        lost = [gateway.connect() for _ in range(10)]
+        for client in lost:
+            client.raw(b"\0\x7f\0\0" + b"\0" * 1_000_000)
+            client.disconnect()
+        # The connections themselves are still there: with their transports they are cycles of objects.
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert kept < 1_000_000
 
     def test_each_is_closed_once_in_a_turn(self, make_gateway: Any) -> None:
         gateway = make_gateway(max_unfinished_bytes=1 << 20)

@@ -32,6 +32,9 @@ MAX_BODY = 8 << 20
 MAX_BODIES = 64 << 20
 """Most bytes of the bodies of all requests under way."""
 
+MAX_PIECES: Final = 20_000
+"""Most pieces in which a body may come: chunks, or reads of the connection. Each takes 1 us, however small it is."""
+
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -241,7 +244,8 @@ class Bodies:
 class BoundedRequest(Request):
     """A request whose body is kept in memory, if it has at most `MAX_BODY` bytes, and those of all requests at most
     `MAX_BODIES`. Twisted would want a temporary file for larger ones, which a container without a writable folder does
-    not have. Whoever is not admitted cannot use up memory: nothing of such a body is kept.
+    not have. Whoever is not admitted cannot use up memory: nothing of such a body is kept. Nor can the body be so many
+    pieces that it holds up others.
 
     :param bodies: counts the bytes of this body too.
     :param objection: returns why a request is refused whatever its body is.
@@ -258,6 +262,7 @@ class BoundedRequest(Request):
         self._bodies = bodies
         self._objection = objection
         self._held = 0
+        self._pieces = 0
         self.refusal: ApiError | None = None
         """Why the body was not kept."""
 
@@ -270,6 +275,11 @@ class BoundedRequest(Request):
             self._refuse_as_too_large()
 
     def handleContentChunk(self, data: bytes) -> None:
+        self._pieces += 1
+        if self._pieces == MAX_PIECES:
+            # Over TLS, a connection that is only closed is read until the client closes it too.
+            transport: Any = self.channel.transport
+            transport.abortConnection()
         if self.refusal is not None:
             return
         if self._held + len(data) > MAX_BODY:

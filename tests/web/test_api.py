@@ -175,6 +175,20 @@ def test_what_is_too_large_is_not_read(http: HttpClient) -> None:
     assert answer == 413
 
 
+def test_a_body_in_very_many_pieces_ends_the_connection(http: HttpClient) -> None:
+    """Those of a client that is not admitted would be read as well, though none of them is kept."""
+    transport = http.connect()
+    head = (
+        f"POST {API}/messages HTTP/1.1\r\nHost: {HTTP_PORT}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    transport.protocol.dataReceived(head.encode())
+    for _ in range(19):
+        transport.protocol.dataReceived(b"1\r\n \r\n" * 1_000)
+    assert not transport.disconnecting
+    transport.protocol.dataReceived(b"1\r\n \r\n" * 1_000)
+    assert transport.disconnecting
+
+
 def test_all_bodies_together_are_bounded(http: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of requests that are still arriving count, and no longer when these have ended."""
     monkeypatch.setattr(site, "MAX_BODIES", 1_000)

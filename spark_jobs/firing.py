@@ -271,6 +271,7 @@ def _asked(messages: DataFrame) -> DataFrame:
     )
     # A rolled record is no send, and its due time is rounded. It counts where the log with the send is gone.
     is_send = f.col("event") != "rolled"
+    is_accepted = f.col("answer_code").isNotNull() | f.col("event").isin("parked", "rolled")
     # A client that got no answer sends the message again with the same id: that is still one message.
     alone = f.when(f.col("message_id").isNull(), f.monotonically_increasing_id())
     return sent.groupBy("topic", "message_id", alone.alias("alone")).agg(
@@ -279,14 +280,13 @@ def _asked(messages: DataFrame) -> DataFrame:
         f.min("asked").alias("asked"),
         f.min("asked_value").alias("asked_value"),
         f.greatest(f.count(f.when(is_send, 1)), f.lit(1)).alias("sends"),
-        f.max("queue_id").alias("queue_id"),
+        # A client that got no answer may have sent the message to another queue.
+        f.max(f.struct(is_accepted, "queue_id"))["queue_id"].alias("queue_id"),
         f.max("keys").alias("keys"),
         f.max("tags").alias("tags"),
         f.max(f.struct("file", "position")).alias("place"),
         f.max(_log()).alias("log"),
-        f.max(f.col("answer_code").isNotNull() | f.col("event").isin("parked", "rolled")).alias(
-            "is_accepted"
-        ),
+        f.max(is_accepted).alias("is_accepted"),
     )
 
 

@@ -215,6 +215,15 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
     ([sent("a", 1000, answer_code=None), drained(6000)], "unanswered"),
     ([sent("a", 1000, answer_code=None), sent("a", 1000), drained(6000)], "lost"),
     ([sent("a", 1000, answer_code=None), drained(5999)], "not watched"),
+    # The queue of the first send, which nobody answered, is not the message's.
+    (
+        [
+            sent("a", 1000, answer_code=None, queue_id=3),
+            sent("a", 1000),
+            {**drained(6000), "queue_id": 3},
+        ],
+        "not watched",
+    ),
     ([sent("a", 1000, answer_code=None), got("a", 1003, 7)], "fired"),
     ([sent("a", 1000), unanswered("a"), drained(6000)], "unanswered"),
     ([sent("a", 1000), unanswered("a"), got("a", 500, 7)], "fired"),

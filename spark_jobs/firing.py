@@ -341,6 +341,8 @@ def _watched(messages: DataFrame) -> DataFrame:
         .distinct()
     )
     is_drained = f.col("event") == "drained"
+    # A server that messages were sent to has the queue too, even if nobody was seen to read it there.
+    is_sent = (f.col("event") == "sent") & f.col("answer_code").isin(*STORED_CODES)
     # A message that is consumed again has an offset of another queue.
     is_watching = is_drained | ((f.col("event") == "delivered") & (f.col("reconsume_times") == 0))
     reached = f.when(is_drained, f.floor(f.col("time_ns") / _NS_PER_MS)).otherwise(
@@ -350,7 +352,10 @@ def _watched(messages: DataFrame) -> DataFrame:
     by_place = of_group.orderBy("queue_offset")
     # Several brokers have queues with the same numbers, and it is not known in whose queue a message is.
     seen = (
-        messages.where(is_watching)
+        messages.where(is_watching | is_sent)
+        .withColumn("group", f.when(~is_sent, f.col("group")))
+        # Old clients send to another port of a broker, the VIP channel.
+        .withColumn("server", f.regexp_replace("server", ":10909$", ":10911"))
         .join(filtered, ["group", "topic"], "left_anti")
         .withColumn("reached_ms", reached)
         .withColumn("next", f.col("queue_offset") + f.when(is_drained, 0).otherwise(1))

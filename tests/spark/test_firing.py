@@ -234,9 +234,16 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
         "not watched",
     ),
     (
-        [sent("a", 1000), {**drained(6000), "server": "b"}, {**drained(9000), "server": "a"}],
+        [
+            sent("a", 1000, server="a"),
+            {**drained(6000), "server": "b"},
+            {**drained(9000), "server": "a"},
+        ],
         "lost",
     ),
+    # The other broker's queue was not read.
+    ([sent("a", 1000, server="b"), {**drained(9000), "server": "a"}], "not watched"),
+    ([sent("a", 1000, server="b:10909"), {**drained(9000), "server": "b:10911"}], "lost"),
     (
         [
             sent("a", 1000),

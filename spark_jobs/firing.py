@@ -385,7 +385,8 @@ def _is_watched(grace_ms: int) -> Column:
 
     def saw(group: Column) -> Column:
         until_ms = f.col("possible_ms") + grace_ms
-        return (group["since_ms"] <= f.col("possible_ms")) & (group["until_ms"] >= until_ms)
+        # In the millisecond in which the group began to read, others may have got messages before.
+        return (group["since_ms"] < f.col("possible_ms")) & (group["until_ms"] >= until_ms)
 
     return f.coalesce(f.forall("servers", lambda groups: f.exists(groups, saw)), f.lit(False))
 

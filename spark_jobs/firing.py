@@ -209,8 +209,9 @@ def _in_recorders_time(messages: DataFrame) -> DataFrame:
     """Return messages with the `store_ms` of deliveries by the recorder's clock, and `broker_ms` by the broker's.
 
     A message is stored neither before it was sent nor after it was delivered: a broker's clock is taken to
-    be off by the smallest difference that fits this. `is_timed` says whether sends and deliveries bound that
-    difference. They do not if they contradict each other, as after a clock was set.
+    be off by the smallest difference that fits this. If that shows that the clock is behind, `latest_ms` is by
+    the greatest difference: nobody knows how long messages were on their way. `is_timed` says whether sends
+    and deliveries bound the difference. They do not if they contradict each other, as after a clock was set.
     """
     from pyspark.sql import functions as f
 
@@ -233,19 +234,21 @@ def _in_recorders_time(messages: DataFrame) -> DataFrame:
         .where("least is not null")
         .collect()
     )
-    off_ms, is_timed = f.lit(0), f.col("event") == "stored"
+    off_ms = least_ms = f.lit(0)
+    is_timed = f.col("event") == "stored"
     for row in rows:
         least, most = row["least"], row["most"]
         is_known = most is not None and least <= most
         is_here = (f.col("event") == "delivered") & f.col("server").eqNullSafe(row["server"])
-        off_ms = f.when(is_here, min(max(least, 0), most) if is_known else max(least, 0)).otherwise(
-            off_ms
-        )
+        smallest = min(max(least, 0), most) if is_known else max(least, 0)
+        off_ms = f.when(is_here, smallest).otherwise(off_ms)
+        least_ms = f.when(is_here, least if smallest < 0 else smallest).otherwise(least_ms)
         is_timed |= is_here & f.lit(is_known)
     return messages.withColumns(
         {
             "broker_ms": f.col("store_ms"),
             "store_ms": f.col("store_ms") - off_ms,
+            "latest_ms": f.col("store_ms") - least_ms,
             "is_timed": is_timed,
         }
     )
@@ -304,6 +307,7 @@ def _fired(messages: DataFrame) -> DataFrame:
     return seen.groupBy("topic", "message_id").agg(
         f.min(at_first("time_ns")).alias("fired_ns"),
         f.min(at_first("store_ms")).alias("store_ms"),
+        f.min(at_first("latest_ms")).alias("latest_ms"),
         f.min(at_first("broker_ms")).alias("broker_ms"),
         f.max("is_timed").alias("is_timed"),
         f.countDistinct(at_first("queue_id"), at_first("queue_offset")).alias("places"),
@@ -427,7 +431,8 @@ def _is_early() -> Column:
     from pyspark.sql import functions as f
 
     is_certain = _is_of_broker() | f.col("is_timed") | (f.col("fired_ms") < f.col("due_ms"))
-    return is_certain & (f.coalesce(_stored_ms(), "fired_ms") < f.col("due_ms"))
+    stored_ms = f.when(_is_of_broker(), f.col("broker_ms")).otherwise(f.col("latest_ms"))
+    return is_certain & (f.coalesce(stored_ms, "fired_ms") < f.col("due_ms"))
 
 
 def _outcome(end_ms: int, logged_ms: Column, grace_ms: int) -> Column:

@@ -222,11 +222,14 @@ def _in_recorders_time(messages: DataFrame) -> DataFrame:
     is_sent = (f.col("event") == "sent") & f.col("due_ms").isNull()
     is_delivered = (f.col("event") == "delivered") & (f.col("reconsume_times") == 0)
     stored_ms = first_ms(is_delivered, "store_ms")
+    # If it was sent again, nobody knows which send was stored.
+    is_sent_once = f.count(f.when(is_sent, 1)) == 1
+    after_send = stored_ms - first_ms(is_sent, "time_ns", _NS_PER_MS)
     rows = (
         messages.where(f.col("message_id").isNotNull())
         .groupBy("server", "topic", "message_id")
         .agg(
-            (stored_ms - first_ms(is_sent, "time_ns", _NS_PER_MS)).alias("after_send"),
+            f.when(is_sent_once, after_send).alias("after_send"),
             (stored_ms - first_ms(is_delivered, "time_ns", _NS_PER_MS)).alias("after_delivery"),
         )
         .groupBy("server")

@@ -168,6 +168,16 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
     ([sent("a", 1000), got("a", -1600, 7, time_ns=(START + 3000) * MS), *on_time(-2000)], "early"),
     # The message without a delay may have been on its way for 1 ms longer than this one.
     ([sent("a", 1000), got("a", -1000, 7, time_ns=(START + 1003) * MS), *on_time(-2000)], "fired"),
+    # The message without a delay was sent again: how long it took is not known.
+    (
+        [
+            sent("a", 1000),
+            got("a", -150, 7, time_ns=(START + 1002) * MS),
+            *on_time(-1150),
+            {**on_time()[0], "time_ns": (START - 3000) * MS, "answer_code": None},
+        ],
+        "fired",
+    ),
     # Two times contradict each other, because a message was sent again or a clock was set.
     ([sent("a", 1000), got("a", 990, 7, time_ns=(START + 1010) * MS), *on_time(-9000)], "fired"),
     # The broker's clock is ahead.

@@ -227,8 +227,8 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
         counts = totals(folder)
         if lacks := [f"{counts[name]:,} {name}" for name in LACKING if counts.get(name)]:
             click.echo(
-                f"the recording has gaps ({', '.join(lacks)}): a message counts as lost if its recall or its "
-                "reschedule is missing"
+                f"the recording has gaps ({', '.join(lacks)}): a message counts as lost, early or doubled if what "
+                "explains it is missing, such as its recall, its reschedule, another send, or the record of its firing"
             )
     with _shown("verify", spark, options):
         found = run(events, grace_ms=round(grace * 1000))

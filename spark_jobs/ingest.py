@@ -69,7 +69,11 @@ CAPTURE: Final = "capture"
 PACKETS: Final = "packets"
 COMMIT_LOG: Final = "commitlog"
 
-LACKING: Final = ("records that the recorder lost", "bytes that were not recorded", "aside bytes")
+MISSING: Final = "places where files are missing"
+LACKING: Final = (
+    *(MISSING, "records that the recorder lost", "bytes that were not recorded"),
+    *("aside", "aside bytes", "messages unreadable"),
+)
 """Names of counts that show that a recording is incomplete."""
 
 _NO_LOGS: Final = frozenset(
@@ -376,6 +380,22 @@ def _counts(unfinished: Path, told: Iterable[tuple[str, Mapping[str, int]]]) -> 
     return total
 
 
+def _missing(sources: Iterable[Source]) -> int:
+    """Return in how many places files of a run, or of a commit log, are missing between others."""
+    spans = []
+    for source in sources:
+        path = Path(source.path)
+        if source.kind == COMMIT_LOG:  # named by the place of their first byte
+            spans.append((str(path.parent), int(path.name), int(path.name) + source.size))
+        elif source.kind == CAPTURE and run_of(path.name) != path.name:
+            number = int(path.stem.rpartition("-")[2])
+            spans.append((_run_of(source), number, number + 1))
+    return sum(
+        one[0] == following[0] and one[2] < following[1]
+        for one, following in itertools.pairwise(sorted(spans))
+    )
+
+
 def read_table(spark: SparkSession, folder: Path, table: str) -> DataFrame:
     """Read the table `pair`, `send`, `aside`, `file` or `messages` of all complete batches.
 
@@ -398,8 +418,9 @@ def read_table(spark: SparkSession, folder: Path, table: str) -> DataFrame:
 
 
 def totals(folder: Path) -> dict[str, Any]:
-    """Return the summed counts of all batches of a folder, with the number of files."""
-    total: dict[str, int] = {"files": 0}
+    """Return the summed counts of all batches of a folder, with the number of files, and of places between them where
+    files are missing."""
+    total: dict[str, int] = {"files": 0, MISSING: _missing(known_sources(folder))}
     for batch in batches(folder):
         entry = json.loads((batch / "sources.json").read_text())
         total["files"] += len(entry["files"])

@@ -260,7 +260,7 @@ def test_verify_tells_that_a_recording_is_not_whole(
 ) -> None:
     """A recall may be among the missing requests."""
     status_of("verify", str(tables))
-    assert "not whole" not in capsys.readouterr().out
+    assert "has gaps" not in capsys.readouterr().out
     file, found = tmp_path / "a.capture", str(tmp_path / "tables")
     file.write_bytes(
         capture_bytes([(1, 1, Kind.OPENED, b"b"), (2, 1, Kind.LOST, bytes(7) + b"\3")])

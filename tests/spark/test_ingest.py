@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.capture import FROM_CLIENT, FROM_SERVER, OPENED
 from spark_jobs.errors import JobError
-from spark_jobs.ingest import batches, find_sources, ingest, read_table, totals
+from spark_jobs.ingest import MISSING, batches, find_sources, ingest, read_table, totals
 from spark_jobs.messages import DEFAULT_LEVELS
 from spark_jobs.sources import Part, ranges, read_part
 from spark_jobs.tables import Receipt, receipts
@@ -197,6 +197,28 @@ def test_a_killed_run_is_gone_on_with(
     assert kept.stat().st_mtime_ns == before, "what was whole is not read again"
     assert not list(batch.rglob(".part-*")), "what was not takes up the disk"
     assert totals(folder)["frames"] == 187 + 63
+
+
+def test_files_that_are_missing_between_others_are_told(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One of a run's files, and one of a commit log's; files before the first may have been deleted."""
+    recordings, log = tmp_path / "recordings", log_bytes([("orders", b"one", "")])
+    recordings.mkdir()
+    for number in (2, 3, 5):
+        (recordings / f"run-{number:05}.capture").write_bytes(capture_bytes([]))
+    (recordings / "alone.capture").write_bytes(capture_bytes([]))
+    folder = tmp_path / "tables"
+    ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS)
+    assert totals(folder)[MISSING] == 1
+    for base in (0, len(log), 3 * len(log)):
+        more = log_bytes([("orders", b"one", "")], base)
+        (recordings / f"{base:020}").write_bytes(more)
+    ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS)
+    assert totals(folder)[MISSING] == 2
+    (recordings / "run-00004.capture").write_bytes(capture_bytes([]))
+    ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS)
+    assert totals(folder)[MISSING] == 1
 
 
 def test_a_capture_is_split_among_tasks(

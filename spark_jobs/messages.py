@@ -426,7 +426,8 @@ def _delivered(
     wanted = _filter_of(pair["code"], ext)
     if wanted not in ("", "*"):
         yield common | {"event": SUBSCRIBED, "topic": ext["topic"], "tags": wanted}
-    common["asked_ns"] = pair["asked_ns"]
+    if pair["code"] in PULLS:  # a pop does not tell from which place of the queue on it got all
+        common["asked_ns"] = pair["asked_ns"]
     if pair["answer_code"] == ResponseCode.PULL_NOT_FOUND:
         yield common | {
             "event": DRAINED,

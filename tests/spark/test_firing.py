@@ -21,8 +21,8 @@ from spark_jobs.firing import Verdict, outcomes, verify
 from spark_jobs.ingest import read_table
 from spark_jobs.profiling import Profile, profile
 from spark_jobs.rewriting import Rewriter, Rules, new_id
-from tests.gateway.memory import MemoryGateway
-from tests.gateway.test_pop import ask_pop
+from tests.gateway.memory import MemoryClient, MemoryGateway
+from tests.gateway.test_pop import ask_pop, pop_fields
 from tests.gateway.test_transactions import begin, end
 from tests.spark.recorded import RecordedClient, replay
 
@@ -663,6 +663,27 @@ def test_who_asks_with_a_filter_does_not_see_the_whole_queue(
         "consumers",
         "poppers",
     }
+    verdict = verify(table(spark, *events), grace_ms=1_000)
+    assert (verdict.fired, verdict.not_watched, verdict.lost) == (1, 1, 0)
+
+
+def test_a_pop_does_not_see_what_others_of_its_group_popped_while_it_waited(
+    spark: SparkSession, memory: MemoryGateway
+) -> None:
+    """The pop asks before all messages are stored; another consumer, which is not recorded, gets the first one."""
+    client = RecordedClient(memory)
+    client.send_message("orders", "a", UNIQ_KEY="a", TIMER_DELAY_MS="1000")
+    client.send_message("orders", "b", UNIQ_KEY="b", TIMER_DELAY_MS="8000")
+    asked_ns = memory.now_ms * MS
+    memory.advance(3_000)
+    MemoryClient(memory).ask(
+        RequestCode.POP_MESSAGE, pop_fields(memory, consumerGroup="poppers", maxMsgNums=1)
+    )
+    memory.advance(9_000)
+    ask_pop(memory, client, consumerGroup="poppers")
+    client.pairs[-1]["asked_ns"] = asked_ns
+    events = [event for pair in client.pairs for event in messages.messages_of_pair(pair, ())]
+    assert [event["message_id"] for event in events if event["event"] == "delivered"] == ["b"]
     verdict = verify(table(spark, *events), grace_ms=1_000)
     assert (verdict.fired, verdict.not_watched, verdict.lost) == (1, 1, 0)
 

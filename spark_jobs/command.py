@@ -20,7 +20,7 @@ import msgspec
 import rich_click as click
 
 from gateway.wire.addresses import parse_address
-from spark_jobs import json_files
+from spark_jobs import result_files
 from spark_jobs.errors import JobError
 from spark_jobs.tasks import explained
 
@@ -79,7 +79,7 @@ def _session(options: dict[str, Any]) -> SparkSession:
     from spark_jobs.session import open_session
 
     if options["json_file"] is not None:
-        json_files.check(options["json_file"])
+        result_files.check(options["json_file"])
     return open_session(options["master"], memory=options["memory"], progress=options["progress"])
 
 
@@ -101,7 +101,7 @@ def _tell(found: msgspec.Struct, json_file: Path | None) -> None:
 
 def _write_json(found: Any, json_file: Path | None) -> None:
     if json_file is not None:
-        json_files.write(json_file, found)
+        result_files.write(json_file, found)
 
 
 def _address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
@@ -547,8 +547,8 @@ def report(
         raise click.UsageError("name what to report by --profile, --replay, --compare or --verify")
     parts = reporting.sections(findings)
     now = datetime.datetime.now(datetime.UTC)
-    json_files.write_text(out / "report.html", pages.html(title, now, parts))
-    json_files.write_text(out / "report.md", pages.markdown(title, now, parts))
+    result_files.write_text(out / "report.html", pages.html(title, now, parts))
+    result_files.write_text(out / "report.md", pages.markdown(title, now, parts))
     click.echo(f"{out / 'report.html'} and {out / 'report.md'}")
 
 

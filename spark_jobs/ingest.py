@@ -33,10 +33,10 @@ from spark_jobs import messages
 from spark_jobs.capture import check_head
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ASIDE_DDL, DDL
-from spark_jobs.json_files import write_text
 from spark_jobs.locks import alone_in
 from spark_jobs.packet_ranges import in_recordings, read_in_ranges, times_of
 from spark_jobs.pcap import layout_of, layout_told
+from spark_jobs.result_files import write_text
 from spark_jobs.seams import stitch
 from spark_jobs.sources import (
     Part,

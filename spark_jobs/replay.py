@@ -24,7 +24,6 @@ from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs import messages
 from spark_jobs.errors import JobError
 from spark_jobs.features import feature
-from spark_jobs.json_files import write_text
 from spark_jobs.locks import alone_in
 from spark_jobs.logged_sends import NOT_SENT
 from spark_jobs.replaying import (
@@ -36,6 +35,7 @@ from spark_jobs.replaying import (
     Player,
     Target,
 )
+from spark_jobs.result_files import write_text
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from spark_jobs.watching import WATCHED
 

@@ -14,7 +14,7 @@ import rich_click as click
 from rich.console import Console
 
 from compat.bench.machine import describe
-from spark_jobs import json_files
+from spark_jobs import result_files
 from spark_jobs.bench import figures, plots, runs
 from spark_jobs.bench.figures import Machine, Measurement, Results
 from spark_jobs.errors import JobError
@@ -81,7 +81,7 @@ def bench(
         console.width = _FILE_WIDTH
     file = output or _FOLDER / "results.json"
     try:
-        json_files.check(file)
+        result_files.check(file)
         if plot_folder is not None:
             plot_folder.mkdir(parents=True, exist_ok=True)
         found = _measure(sizes, master, spread, 0 if without_replay else requests, recorded)
@@ -89,7 +89,7 @@ def bench(
         click.echo(f"bench-spark: {error}", err=True)
         sys.exit(1)
     figures.show(console, found)
-    json_files.write(file, found)
+    result_files.write(file, found)
     console.print(f"results: {file}", soft_wrap=True)
     if plot_folder is not None:
         for plot in plots.write(found, plot_folder):

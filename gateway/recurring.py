@@ -311,21 +311,17 @@ class RecurringMessages:
 
     def _found(self, topic: str, name: str) -> tuple[Recurring, Definition]:
         """Return a recurring message as of the last commit."""
-        _check_place(topic, name)
-        return self._readable(
-            find_recurring(self._store, topic.encode(), name.encode()), topic, name
-        )
+        return self._readable(find_recurring, topic, name)
 
     def _current(self, topic: str, name: str) -> tuple[Recurring, Definition]:
         """Return a recurring message that is to be changed, with the changes of the batch."""
-        _check_place(topic, name)
-        return self._readable(
-            current_recurring(self._store, topic.encode(), name.encode()), topic, name
-        )
+        return self._readable(current_recurring, topic, name)
 
     def _readable(
-        self, one: Recurring | None, topic: str, name: str
+        self, find: Callable[[Store, bytes, bytes], Recurring | None], topic: str, name: str
     ) -> tuple[Recurring, Definition]:
+        _check_place(topic, name)
+        one = find(self._store, topic.encode(), name.encode())
         if one is None:
             raise NotFoundError(
                 ResponseCode.MESSAGE_ILLEGAL, f"topic {topic} has no recurring message {name!r}"

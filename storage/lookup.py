@@ -395,8 +395,7 @@ def pending_timers(
         end = pack_u64(end_ms)
         ways.append(store.inbox.between(start, end, topic))
         ways.append(waiting_timers(txn, store.tables, topic, start, end))
-    # Timers that cannot be read are left to a repair.
-    return (row for row in merge(*ways) if not row[1] or is_timer(*row))
+    return _in_order(*ways)
 
 
 def _readable_timers(
@@ -408,11 +407,15 @@ def _readable_timers(
     of those timers with an empty value.
     """
     end = pack_u64(end_ms)
-    ways = (
+    return _in_order(
         _readable_in_table(store, txn, readable, start, end),
         _readable_in_inbox(store, readable, start, end),
         waiting_timers(txn, store.tables, None, start, end, readable),
     )
+
+
+def _in_order(*ways: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Merge timers, and keys without a value. Timers that cannot be read are left out: they are left to a repair."""
     return (row for row in merge(*ways) if not row[1] or is_timer(*row))
 
 

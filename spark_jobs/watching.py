@@ -220,11 +220,14 @@ class _Line:
         writer = await asyncio.shield(self._opening)
         if writer.is_closing():
             raise ConnectionResetError("the connection was lost")
-        self._opaque += 1
+        self._opaque = opaque = self._opaque + 1
         answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        self._answers[self._opaque] = answer
-        writer.write(encode_command(code, self._opaque, ext=ext))
-        return await asyncio.wait_for(answer, _ANSWER_LIMIT_S)
+        self._answers[opaque] = answer
+        writer.write(encode_command(code, opaque, ext=ext))
+        try:
+            return await asyncio.wait_for(answer, _ANSWER_LIMIT_S)
+        finally:
+            self._answers.pop(opaque, None)
 
     async def try_to_ask(self, code: int, ext: Mapping[str, str]) -> Command | None:
         """Send a request and return its answer, or None if there is none."""
@@ -259,7 +262,7 @@ class _Line:
                         command = decode_command(frame)
                         if not command.is_response:
                             continue
-                        answer = self._answers.pop(command.opaque, None)
+                        answer = self._answers.get(command.opaque)
                         if answer is not None and not answer.done():
                             answer.set_result(command)
         finally:

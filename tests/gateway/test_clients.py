@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -42,6 +43,25 @@ def join(client: MemoryClient, client_id: str, **options: object) -> list[str]:
     assert answer.code == ResponseCode.SUCCESS
     new = [command for command in client.received[before:] if not command.is_response]
     return [command.ext()["consumerGroup"] for command in new]
+
+
+def calls(event: str, work: Callable[[], object]) -> int:
+    """Return how many calls some work takes.
+
+    :param event: the calls that count, as `sys.setprofile` names them: `call` or `c_call`.
+    """
+    number = 0
+
+    def count(_: object, happened: str, __: object) -> None:
+        nonlocal number
+        number += happened == event
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return number
 
 
 class TestHeartbeat:
@@ -114,18 +134,7 @@ class TestHeartbeat:
         many = [{**groups, "groupName": f"g{number}"} for number in range(500)]
         body = json.dumps({"clientID": "c1", "consumerDataSet": many}).encode()
         assert client.ask(RequestCode.HEART_BEAT, {}, body).code == ResponseCode.SUCCESS
-        calls = 0
-
-        def count(_: object, event: str, __: object) -> None:
-            nonlocal calls
-            calls += event == "c_call"
-
-        sys.setprofile(count)
-        try:
-            client.heartbeat("c2", "g1")
-        finally:
-            sys.setprofile(None)
-        assert calls < 300
+        assert calls("c_call", lambda: client.heartbeat("c2", "g1")) < 300
 
     def test_of_a_client_with_a_long_name_in_very_many_groups(
         self, gateway: MemoryGateway, client: MemoryClient
@@ -466,18 +475,7 @@ def test_one_that_leaves_costs_the_same_however_many_are_there(
         client.heartbeat(f"c{number}", group="", producers=["makers"])
     other = gateway.connect()
     other.heartbeat("other", group="others", producers=["makers"])
-    calls = 0
-
-    def count(_: object, event: str, __: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        other.disconnect()
-    finally:
-        sys.setprofile(None)
-    assert calls < 100
+    assert calls("call", other.disconnect) < 100
     clients = gateway.service.broker.clients
     assert len(list(clients.producers("makers"))) == 500
     assert clients.consumer_group("others") is None

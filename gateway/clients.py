@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import NamedTuple
 
+from gateway.filters import expression_of
 from gateway.outgoing import Outgoing
 from gateway.reactor import Reactor
 from gateway.router import Caller, Peer, RequestError
@@ -66,20 +67,24 @@ class ConsumerGroup:
         self.members: dict[str, Client] = {}
         self.subscriptions: dict[str, Subscription] = {}
 
-    def subscribe(self, data: ConsumerData) -> bool:
-        """Take over the subscriptions of a member. Return whether they change the group's."""
+    def subscribe(self, data: ConsumerData) -> tuple[bool, list[str]]:
+        """Take over the subscriptions of a member. Return whether they change the group's, and the topics of which the
+        group now wants other messages than before."""
         self.data = data
         changed = False
+        wanted_anew = []
         for subscription in data.subscription_data_set:
             known = self.subscriptions.get(subscription.topic)
             if known is None or subscription.sub_version > known.sub_version:
                 changed = changed or known is None or known.sub_string != subscription.sub_string
                 self.subscriptions[subscription.topic] = subscription
+                if known is not None and expression_of(known) != expression_of(subscription):
+                    wanted_anew.append(subscription.topic)
         topics = {subscription.topic for subscription in data.subscription_data_set}
         for topic in set(self.subscriptions) - topics:
             del self.subscriptions[topic]
             changed = True
-        return changed
+        return changed, wanted_anew
 
 
 class _Place(NamedTuple):
@@ -118,7 +123,7 @@ class Clients:
         now: float,
         quiet: AbstractSet[str] = frozenset(),
         caller: Caller | None = None,
-    ) -> None:
+    ) -> set[str]:
         """Record a client's heartbeat, and notify the members of groups whose members or subscriptions changed. The
         client may have come back by another connection. Two clients may also have one id, like containers with the same
         address and process number. A client cannot take the place of another user's client, nor be a producer with
@@ -127,6 +132,7 @@ class Clients:
         :param quiet: groups whose members are not notified (notifyConsumerIdsChangedEnable = false): they find out when
             they ask again, every 20 s.
         :param caller: the user who signed the heartbeat.
+        :returns: the topics of which a group now wants other messages than before.
         :raises RequestError: when the client id belongs to another user's client.
         """
         client_id = heartbeat.client_id
@@ -134,6 +140,7 @@ class Clients:
         client = Client(client_id, peer, language, version, now, caller)
         for producer in heartbeat.producer_data_set:
             self._note(_Place(True, producer.group_name, client_id), client)
+        wanted_anew: set[str] = set()
         for data in heartbeat.consumer_data_set:
             group = self._consumers.get(data.group_name)
             if group is None:
@@ -141,8 +148,11 @@ class Clients:
             place = _Place(False, data.group_name, client_id)
             changed = place not in self._places.get(peer, {})
             self._note(place, client)
-            if (self._subscribe(group, data, peer) or changed) and group.name not in quiet:
+            subscribed, topics = self._subscribe(group, data, peer)
+            wanted_anew.update(topics)
+            if (subscribed or changed) and group.name not in quiet:
                 self._notify(group)
+        return wanted_anew
 
     def groups_with(self, heartbeat: Heartbeat, peer: Peer) -> tuple[int, int]:
         """Return in how many groups the clients of a connection are once this heartbeat is recorded, and how many
@@ -269,13 +279,15 @@ class Clients:
         else:
             self._consumers[place.group].members[place.client_id] = client
 
-    def _subscribe(self, group: ConsumerGroup, data: ConsumerData, peer: Peer) -> bool:
-        """Take over the subscriptions of a member of a group. Return whether they change the group's."""
+    def _subscribe(
+        self, group: ConsumerGroup, data: ConsumerData, peer: Peer
+    ) -> tuple[bool, list[str]]:
+        """Take over the subscriptions of a member of a group. Return what `ConsumerGroup.subscribe` does."""
         self._count(group.source, -len(group.subscriptions))
         group.source = peer
-        changed = group.subscribe(data)
+        result = group.subscribe(data)
         self._count(peer, len(group.subscriptions))
-        return changed
+        return result
 
     def _count(self, peer: Peer, more: int) -> None:
         """Count subscriptions that a connection has brought."""

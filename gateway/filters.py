@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from gateway.router import RequestError
 from gateway.sql92 import MAX_LENGTH, SqlError, compile_sql
+from gateway.wire.bodies import Subscription
 from gateway.wire.codes import ResponseCode
 from gateway.wire.messages import java_hash, stored_properties
 from storage import MAX_RECORDS_JUDGED
@@ -39,6 +40,20 @@ class Filter(NamedTuple):
     """Returns whether a message's record is selected."""
     most_judged: int = MAX_RECORDS_JUDGED
     """Most messages that one read passes to `matches`, some 0.1 s of work: a long expression takes 10 ms for each."""
+
+
+class Expression(NamedTuple):
+    """What a subscription selects messages by."""
+
+    text: str
+    type: str
+
+
+def expression_of(subscription: Subscription) -> Expression:
+    """Return the expression of a group's subscription."""
+    if subscription.class_filter_mode:
+        return Expression(ALL_TAGS, TAG)
+    return Expression(subscription.sub_string, subscription.expression_type or TAG)
 
 
 def is_tag_type(expression_type: str | None) -> bool:

@@ -8,6 +8,7 @@ from compat.clients.driver import Received, until
 from compat.clients.go import GoClient
 from compat.clients.java import JavaClient
 from compat.scenarios.later import arrived
+from compat.scenarios.raw import heartbeat
 from compat.scenarios.stage import (
     ABLE,
     GO,
@@ -20,6 +21,7 @@ from compat.scenarios.stage import (
     scenario,
 )
 from gateway.wire.codes import PullSysFlag, RequestCode
+from gateway.wire.messages import decode_messages
 
 
 @scenario(*OFFICIAL_AND_OLD)
@@ -259,6 +261,37 @@ def a_pull_that_waits(stage: Stage) -> None:
     opaque = raw.tell(RequestCode.PULL_MESSAGE, fields)
     sender.send(topic, b"second")
     stage.note("woken", RequestCode.PULL_MESSAGE, raw.answer(opaque))
+
+
+@scenario(*RAW)
+def a_changed_subscription(stage: Stage) -> None:
+    """A pull that waits while its group changes its subscription does not skip what the group now wants."""
+    topic = stage.topic()
+    group = f"{topic}-g"
+    raw, member = stage.raw(), stage.raw()
+    raw.send(topic, b"first", properties="n\x011\x02")
+    raw.wait_for(topic, 1)
+
+    def subscribe(expression: str, version: int) -> None:
+        body = heartbeat(
+            group, group, topic, expression, expressionType="SQL92", subVersion=version
+        )
+        member.ask(RequestCode.HEART_BEAT, body=body)
+
+    def fields(offset: int) -> dict[str, str]:
+        wait = {"sysFlag": str(PullSysFlag.SUSPEND), "suspendTimeoutMillis": "15000"}
+        return member.pull_fields(topic, offset, **wait)
+
+    subscribe("n = 1", 1)
+    waiting = member.tell(RequestCode.PULL_MESSAGE, fields(1))
+    subscribe("n = 2", 2)
+    raw.send(topic, b"second", properties="n\x012\x02")
+    answer = member.answer(waiting)
+    for _ in range(2):
+        if not answer.body:
+            next_fields = fields(int(answer.ext()["nextBeginOffset"]))
+            answer = member.ask(RequestCode.PULL_MESSAGE, next_fields)
+    stage.see("found", [message.body for message in decode_messages(answer.body)])
 
 
 @scenario(*RAW)

@@ -68,7 +68,7 @@ class ClientRequests:
                 RETRY_PREFIX + data.group_name, max(1, group.retry_queue_nums)
             )
         heartbeat.consumer_data_set = known
-        self._broker.clients.heartbeat(
+        wanted_anew = self._broker.clients.heartbeat(
             heartbeat,
             call.peer,
             call.command.language,
@@ -77,9 +77,18 @@ class ClientRequests:
             quiet,
             call.caller,
         )
+        for topic in wanted_anew:
+            self._wake_pulls(topic)
         self._answer(
             call, call.encode({"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
         )
+
+    def _wake_pulls(self, name: str) -> None:
+        """Have those who wait for messages of a topic learn that their group wants others now."""
+        topic = self._broker.topics.get(name)
+        if topic is not None:
+            for number in range(topic.settings.read_queue_nums):
+                self._broker.parked.wake(self._broker.store.queue(topic.stored_name, number))
 
     def _check_sizes(self, heartbeat: Heartbeat, call: Call) -> None:
         """Refuse a heartbeat that would hold up all other work, or whose connection has brought too much already."""

@@ -9,10 +9,20 @@ from twisted.logger import Logger
 
 from gateway.broker import Broker
 from gateway.config import Config
-from gateway.filters import ALL_TAGS, TAG, Filter, FilterError, filter_of, is_tag_type, unsupported
+from gateway.filters import (
+    TAG,
+    Expression,
+    Filter,
+    FilterError,
+    expression_of,
+    filter_of,
+    is_tag_type,
+    unsupported,
+)
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError, answer_failure
-from gateway.topics import NOT_FOUND_HELP, PERM_READ
+from gateway.topics import NOT_FOUND_HELP, PERM_READ, Topic
+from gateway.wire.bodies import GroupSettings
 from gateway.wire.codes import PullSysFlag, ResponseCode
 from gateway.wire.commands import pull_response
 from gateway.wire.headers import PullMessage
@@ -38,19 +48,27 @@ _NO_FILTER_KNOWN = (
 class Pull:
     """A pull that waits in the `ParkingLot` for its queue to grow."""
 
-    __slots__ = ("_pulling", "call", "deadline", "filter", "offset", "queue")
+    __slots__ = ("_pulling", "call", "deadline", "filter", "offset", "queue", "subscribed")
 
     kind = None
     """Each pull has its own offset."""
 
     def __init__(
-        self, pulling: Pulling, call: Call, queue: Queue, offset: int, wanted: Filter
+        self,
+        pulling: Pulling,
+        call: Call,
+        queue: Queue,
+        offset: int,
+        wanted: Filter,
+        subscribed: Expression | None,
     ) -> None:
         self._pulling = pulling
         self.call = call
         self.queue = queue
         self.offset = offset
         self.filter = wanted
+        # The group's expression that the filter is of; None where the pull brought its own.
+        self.subscribed = subscribed
         self.deadline = 0.0
 
     @property
@@ -65,8 +83,7 @@ class Pull:
 
     def retry(self, first: int) -> bool:
         """See `Parked`."""
-        self.offset = max(self.offset, first)
-        return self._pulling.retry(self)
+        return self._pulling.retry(self, first)
 
     def give_up(self) -> None:
         """Answer that there are no messages."""
@@ -99,7 +116,7 @@ class Pulling:
         """Answer with messages from an offset on. If there are none, wait for one, provided that the client allows
         it."""
         fields: PullMessage = call.fields
-        wanted = self._check(call)
+        wanted, subscribed = self._check(call)
         queue = self._store.queue(fields.topic.encode(), fields.queue_id)
         if self._broker.resets.offsets and self.answer_reset(call, queue):
             return
@@ -108,7 +125,7 @@ class Pulling:
                 fields.consumer_group.encode(), queue.topic, queue.number, fields.commit_offset
             )
         offset = fields.queue_offset
-        pull = Pull(self, call, queue, offset, wanted)
+        pull = Pull(self, call, queue, offset, wanted, subscribed)
         if not self._is_in_range(pull) or (offset < queue.visible and self.deliver(pull)):
             return
         # When the filter skipped messages, answer at once, so that the client can commit the new offset.
@@ -126,15 +143,28 @@ class Pulling:
         else:
             self.answer_nothing(pull)
 
-    def retry(self, pull: Pull) -> bool:
+    def retry(self, pull: Pull, first: int) -> bool:
         """Look again for messages for a waiting pull; return False when it has to wait on.
 
-        :raises RequestError: when its topic was deleted meanwhile: nobody may read what the topic still holds.
+        :raises RequestError: when the client may not pull any more, as where its topic was deleted: nobody may read
+            what the topic still holds.
         """
-        self._broker.topics.need(pull.call.fields.topic)
+        fields: PullMessage = pull.call.fields
+        self._check_permissions(fields, self._broker.groups.get(fields.consumer_group))
         if self._broker.resets.offsets and self.answer_reset(pull.call, pull.queue):
             return True
+        if pull.subscribed is not None and self._subscribes_anew(fields, pull.subscribed):
+            # Its client pulls again, and then the new expression counts, also for what came meanwhile.
+            self.answer_nothing(pull)
+            return True
+        pull.offset = max(pull.offset, first)
         return self.deliver(pull)
+
+    def _subscribes_anew(self, fields: PullMessage, subscribed: Expression) -> bool:
+        """Whether a group's subscription to the topic has another expression now."""
+        group = self._broker.clients.consumer_group(fields.consumer_group)
+        subscription = group.subscriptions.get(fields.topic) if group is not None else None
+        return subscription is not None and expression_of(subscription) != subscribed
 
     def deliver(self, pull: Pull) -> bool:
         """Answer with the messages at the pull's offset; return False when none matches yet."""
@@ -225,14 +255,12 @@ class Pulling:
         self._answer(pull, ResponseCode.PULL_OFFSET_MOVED, remark)
         return False
 
-    def _check(self, call: Call) -> Filter:
-        """Return the filter of a pull.
+    def _check_permissions(self, fields: PullMessage, group: GroupSettings | None) -> Topic:
+        """Return the topic of a pull.
 
-        :raises RequestError: when the client may not pull here (PullMessageProcessor).
+        :raises RequestError: when there is none, or the topic or the group may not be read.
         """
-        fields: PullMessage = call.fields
-        group = self._broker.groups.need(fields.consumer_group)
-        if not group.consume_enable:
+        if group is not None and not group.consume_enable:
             raise _forbidden(
                 _GROUP_FORBIDDEN, f"subscription group no permission, {fields.consumer_group}"
             )
@@ -241,6 +269,16 @@ class Pulling:
             raise _forbidden(
                 _TOPIC_FORBIDDEN, f"the topic[{fields.topic}] pulling message is forbidden"
             )
+        return topic
+
+    def _check(self, call: Call) -> tuple[Filter, Expression | None]:
+        """Return the filter of a pull, and the expression of its group that it is of, None where the pull has its own.
+
+        :raises RequestError: when the client may not pull here (PullMessageProcessor).
+        """
+        fields: PullMessage = call.fields
+        group = self._broker.groups.need(fields.consumer_group)
+        topic = self._check_permissions(fields, group)
         if not 0 <= fields.queue_id < topic.settings.read_queue_nums:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
@@ -249,22 +287,23 @@ class Pulling:
                 f"consumer:[/{call.peer.address}]",
             )
         if fields.sys_flag & PullSysFlag.SUBSCRIPTION:
-            expression, expression_type = fields.subscription or "", fields.expression_type or TAG
+            expression = Expression(fields.subscription or "", fields.expression_type or TAG)
+            subscribed = None
             code, remark = _NO_FILTER_ASKED_FOR
         else:
-            expression, expression_type = self._subscription(
+            expression = subscribed = self._subscription(
                 fields, may_broadcast=group.consume_broadcast_enable
             )
             code, remark = _NO_FILTER_KNOWN
         try:
-            wanted = filter_of(expression, expression_type)
+            wanted = filter_of(*expression)
         except FilterError as error:
             raise RequestError(code, f"{remark}: {error}") from error
-        if not self._by_properties and not is_tag_type(expression_type):
-            raise unsupported(expression_type)
-        return wanted
+        if not self._by_properties and not is_tag_type(expression.type):
+            raise unsupported(expression.type)
+        return wanted, subscribed
 
-    def _subscription(self, fields: PullMessage, *, may_broadcast: bool) -> tuple[str, str]:
+    def _subscription(self, fields: PullMessage, *, may_broadcast: bool) -> Expression:
         """Return the expression that the group's heartbeats subscribe with, and its type."""
         group = self._broker.clients.consumer_group(fields.consumer_group)
         if group is None:
@@ -287,9 +326,7 @@ class Pulling:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        if subscription.class_filter_mode:
-            return ALL_TAGS, TAG
-        return subscription.sub_string, subscription.expression_type or TAG
+        return expression_of(subscription)
 
 
 def _body(messages: list[StoredMessage]) -> bytearray:

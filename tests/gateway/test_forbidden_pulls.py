@@ -26,7 +26,7 @@ def test_a_group_that_may_not_consume(client: MemoryClient) -> None:
     assert forbidden_by(client.ask_pull()) == "2"
 
 
-def test_a_topic_that_may_not_be_read(client: MemoryClient) -> None:
+def forbid_reading(client: MemoryClient) -> None:
     topic = {
         "topic": "orders",
         "defaultTopic": "TBW102",
@@ -39,7 +39,29 @@ def test_a_topic_that_may_not_be_read(client: MemoryClient) -> None:
     }
     created = client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
     assert created.code == ResponseCode.SUCCESS
+
+
+def test_a_topic_that_may_not_be_read(client: MemoryClient) -> None:
+    forbid_reading(client)
     assert forbidden_by(client.ask_pull()) == "3"
+
+
+def test_what_is_forbidden_while_a_pull_waits(client: MemoryClient) -> None:
+    """The next message is for nobody, as if the pull had come now."""
+    client.send_message(fields={"queue": 3})
+    waiting = client.park()
+    set_group(client, consumeEnable=False)
+    client.send_message()
+    answer = client.answer(waiting)
+    assert answer is not None
+    assert forbidden_by(answer) == "2"
+    set_group(client, consumeEnable=True)
+    waiting = client.park(offset=1)
+    forbid_reading(client)
+    client.send_message()
+    answer = client.answer(waiting)
+    assert answer is not None
+    assert forbidden_by(answer) == "3"
 
 
 def test_a_group_that_may_not_broadcast(client: MemoryClient) -> None:

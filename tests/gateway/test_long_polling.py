@@ -218,6 +218,39 @@ class TestFilter:
         assert gateway.service.broker.parked._queues == {}
 
 
+class TestSubscription:
+    """A pull that brings no filter waits for what its group subscribes to."""
+
+    def test_is_changed(self, client: MemoryClient) -> None:
+        """With the old filter the client would be sent on behind messages that it wants now."""
+        client.heartbeat("c1", subscriptions={"orders": "red"}, sub_version=1)
+        waiting = client.park(tags=None)
+        client.send_message("orders", "before", TAGS="blue")
+        assert client.answer(waiting) is None
+        client.heartbeat("c1", subscriptions={"orders": "blue"}, sub_version=2)
+        answer = client.answer(waiting)
+        assert answer is not None
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert answer.ext()["nextBeginOffset"] == "0"
+        assert bodies(client.pull(tags=None)) == ["before"]
+
+    def test_is_repeated(self, client: MemoryClient) -> None:
+        client.heartbeat("c1", subscriptions={"orders": "red"}, sub_version=1)
+        waiting = client.park(tags=None)
+        client.heartbeat("c1", subscriptions={"orders": "red"}, sub_version=2)
+        assert client.answer(waiting) is None
+        client.send_message("orders", "hello", TAGS="red")
+        assert answered(client, waiting) == ["hello"]
+
+    def test_is_changed_for_pulls_without_a_filter_only(self, client: MemoryClient) -> None:
+        client.heartbeat("c1", subscriptions={"orders": "*"}, sub_version=1)
+        waiting = client.park(tags="red")
+        client.heartbeat("c1", subscriptions={"orders": "blue"}, sub_version=2)
+        assert client.answer(waiting) is None
+        client.send_message("orders", "hello", TAGS="red")
+        assert answered(client, waiting) == ["hello"]
+
+
 class TestDeadline:
     @pytest.mark.parametrize(
         ("wait_ms", "longest_ms"), [(1_000, 1_000), (15_000, 15_000), (3_600_000, 25_000)]

@@ -17,7 +17,8 @@ from gateway.filters import (
 )
 from gateway.pop_orders import Place
 from gateway.router import Call, RequestError, check_number
-from gateway.topics import MAX_PREFIXED_NAME, PERM_READ
+from gateway.topics import MAX_PREFIXED_NAME, PERM_READ, Topic
+from gateway.wire.bodies import GroupSettings
 from gateway.wire.codes import ResponseCode
 from gateway.wire.pops import NORMAL, RETRIED, retry_topic
 from storage import MAX_ROWS_FILTERED, DamagedError, Page, Queue, Store
@@ -84,11 +85,7 @@ class PopQueues:
         :raises RequestError: when the group may not pop from them.
         :raises DamagedError: when none of the topic's queues can be read.
         """
-        known = self._broker.topics.need(topic)
-        if not known.settings.perm & PERM_READ:
-            raise RequestError(
-                ResponseCode.NO_PERMISSION, f"the topic[{topic}] peeking message is forbidden"
-            )
+        known = self._readable(topic)
         count = known.settings.read_queue_nums
         if queue_id >= count:
             raise RequestError(
@@ -96,7 +93,7 @@ class PopQueues:
                 f"queueId[{queue_id}] is illegal, topic:[{topic}] "
                 f"topicConfig.readQueueNums:[{count}] consumer:[/{call.peer.address}]",
             )
-        self._check_group(group)
+        _check_group(self._broker.groups.need(group))
         back_in = retry_topic(topic, group)
         if len(back_in.encode()) > MAX_PREFIXED_NAME:
             raise RequestError(
@@ -119,11 +116,23 @@ class PopQueues:
             raise damage
         return found
 
-    def _check_group(self, name: str) -> None:
-        if not self._broker.groups.need(name).consume_enable:
+    def check_again(self, group: str, topic: str) -> None:
+        """Check that a group that waits to pop from a topic still may.
+
+        :raises RequestError: when it may not.
+        """
+        self._readable(topic)
+        settings = self._broker.groups.get(group)
+        if settings is not None:
+            _check_group(settings)
+
+    def _readable(self, name: str) -> Topic:
+        topic = self._broker.topics.need(name)
+        if not topic.settings.perm & PERM_READ:
             raise RequestError(
-                ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}"
+                ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden"
             )
+        return topic
 
     def filter(self, expression: str | None, expression_type: str | None) -> Filter:
         """Return the filter of a request; one that selects everything when the request has none.
@@ -177,3 +186,10 @@ class PopQueues:
         if offset is not None:
             committer.once_stored(partial(resets.picked_up, group, topic, queue, offset))
             committer.change()
+
+
+def _check_group(group: GroupSettings) -> None:
+    if not group.consume_enable:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION, f"subscription group no permission, {group.group_name}"
+        )

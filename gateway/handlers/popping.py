@@ -144,10 +144,11 @@ class Popping:
     def _retry(self, call: Call, one: PopQueue, wanted: Filter) -> bool:
         """Look again for messages for a waiting pop; return False when it has to wait on.
 
-        :raises RequestError: when its topic was deleted meanwhile: nobody may read what the topic still holds.
+        :raises RequestError: when the group may not pop any more, as where its topic was deleted: nobody may read what
+            the topic still holds.
         """
         try:
-            self._broker.topics.need(call.fields.topic)
+            self._queues.check_again(call.fields.consumer_group, call.fields.topic)
         except RequestError as error:
             error.ext = REFUSED
             raise

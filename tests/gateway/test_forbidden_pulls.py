@@ -6,7 +6,8 @@ import json
 
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
-from tests.gateway.memory import MemoryClient, bodies
+from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+from tests.gateway.test_pop import pop_fields
 
 
 def set_group(client: MemoryClient, **settings: object) -> None:
@@ -62,6 +63,31 @@ def test_what_is_forbidden_while_a_pull_waits(client: MemoryClient) -> None:
     answer = client.answer(waiting)
     assert answer is not None
     assert forbidden_by(answer) == "3"
+
+
+def test_what_is_forbidden_while_a_pop_waits(gateway: MemoryGateway, client: MemoryClient) -> None:
+    client.send_message(fields={"queue": 3})
+
+    def wait() -> int:
+        fields = pop_fields(gateway, queueId=0, pollTime=15_000)
+        opaque = client.send(RequestCode.POP_MESSAGE, fields)
+        assert client.answer(opaque) is None
+        return opaque
+
+    of_group = wait()
+    set_group(client, consumeEnable=False)
+    client.send_message()
+    answer = client.answer(of_group)
+    assert answer is not None
+    assert answer.code == ResponseCode.NO_PERMISSION
+    set_group(client, consumeEnable=True)
+    assert client.ask(RequestCode.POP_MESSAGE, pop_fields(gateway, queueId=0)).code == 0
+    of_topic = wait()
+    forbid_reading(client)
+    client.send_message()
+    answer = client.answer(of_topic)
+    assert answer is not None
+    assert answer.code == ResponseCode.NO_PERMISSION
 
 
 def test_a_group_that_may_not_broadcast(client: MemoryClient) -> None:

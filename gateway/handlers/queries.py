@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from gateway.access import READ
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
@@ -10,7 +12,7 @@ from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import QueryMessage, ViewMessage
 from gateway.wire.messages import add_properties, decode_message, stamp
-from storage import Found, State, find_by_id, find_by_key, find_by_sequence, find_half
+from storage import DamagedError, Found, State, find_by_id, find_by_key, find_by_sequence, find_half
 
 MAX_FOUND = 64
 """Most messages in one answer (MessageStoreConfig.maxMsgsNumBatch)."""
@@ -50,7 +52,7 @@ class Queries:
         records: list[bytes] = []
         room = call.most_bytes - HEADER_ROOM
         for one in self._find(call, limit) if limit > 0 else ():
-            record = _at_its_place(one)
+            record = self._at_its_place(one)
             room -= len(record)
             if room < 0 and records:
                 break
@@ -89,7 +91,7 @@ class Queries:
         offset = max(0, fields.offset)
         found = find_by_sequence(self._store, offset)
         if found is not None:
-            call.answer(body=_at_its_place(found))
+            call.answer(body=self._at_its_place(found))
             return
         half = find_half(self._store, offset)
         if half is None:
@@ -97,6 +99,22 @@ class Queries:
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {fields.offset}"
             )
         call.answer(body=half.record)
+
+    def _at_its_place(self, found: Found) -> bytes:
+        """Return the record with its place in its queue, and with the state and due time of a timed message. The place
+        of one that has not fired is the queue's end: tools say that what lies before a group's offset is consumed."""
+        record = found.record
+        if found.offset >= 0:
+            record = stamp(record, found.offset, found.moved_ms)
+        elif found.state is not State.FIRED:
+            message = decode_message(record)
+            with suppress(DamagedError):
+                queue = self._store.queue(message.topic.encode(), message.queue_id)
+                record = stamp(record, queue.visible, message.store_ms)
+        if found.due_ms:
+            state = f"{names.STATE}\x01{found.state.value}\x02{names.DUE_MS}\x01{found.due_ms}\x02"
+            record = add_properties(record, state)
+        return record
 
     @staticmethod
     def _matches(fields: QueryMessage, found: Found) -> bool:
@@ -115,15 +133,3 @@ def _is_by_id(fields: QueryMessage) -> bool:
 
 def _topic_of(found: Found) -> str:
     return decode_message(found.record).topic
-
-
-def _at_its_place(found: Found) -> bytes:
-    """Return the record with its place in its queue, if it has one, and with the state and due time of a timed
-    message."""
-    record = found.record
-    if found.offset >= 0:
-        record = stamp(record, found.offset, found.moved_ms)
-    if found.due_ms:
-        state = f"{names.STATE}\x01{found.state.value}\x02{names.DUE_MS}\x01{found.due_ms}\x02"
-        record = add_properties(record, state)
-    return record

@@ -47,7 +47,7 @@ def scene(
     ):
         client.create_topic("orders", 2)
         sent = client.send("orders", b"hello", tags="red", keys="key-1", queue=1)
-        waiting = client.send("orders", b"later", keys="key-2", delay_time_sec=3600)
+        waiting = client.send("orders", b"later", keys="key-2", delay_time_sec=3600, queue=1)
         client.consume("orders", "readers").wait_for(1)
         asked = {"consumerGroup": "readers", "topic": "orders", "queueId": "1"}
         with gateway.client() as tool:
@@ -319,6 +319,7 @@ class TestMessages:
         text = printed[f"queryMsgByUniqueKey {where} -i WAITING"]
         assert "key-2" in text
         assert "TIMER_OUT_MS" in text
+        assert "consumerGroup=readers, trackType=NOT_CONSUME_YET" in text
 
     def test_printed(self, printed: dict[str, str], scene: Scene) -> None:
         text = printed["printMsg -t orders"]

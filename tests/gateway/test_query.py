@@ -102,6 +102,20 @@ class TestByKey:
         assert fired.store_ms == START_MS + 500
         assert fired.physical_offset == parked.physical_offset
 
+    @pytest.mark.parametrize("state", ["pending", "aborted"])
+    def test_what_has_not_fired_is_not_behind_any_group(
+        self, client: MemoryClient, state: str
+    ) -> None:
+        """Tools say that a group has consumed the messages before its offset."""
+        client.send_message("orders", "timed", KEYS="k", UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
+        for _ in range(3):
+            client.send_message("orders", "consumed")
+        if state == "aborted":
+            client.abort(id="ID1")
+        [timed] = decode_messages(query(client, "k").body)
+        assert parse(timed.properties)["TIDEGATE_STATE"] == state
+        assert (timed.queue_offset, timed.store_ms) == (3, START_MS)
+
     def test_untimed(self, client: MemoryClient) -> None:
         client.send_message("orders", "hello", KEYS="k")
         answer = query(client, "k")

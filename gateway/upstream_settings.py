@@ -56,8 +56,11 @@ def after(config: Config, changes: Mapping[str, str]) -> Config:
     for name, text in changes.items():
         entry = known.get(name)
         if entry is None:
-            if shown(config, HostPort("", 0)).get(name) == text:
+            facts = shown(config, HostPort("", 0))
+            if facts.get(name) == text:
                 continue
+            if name in facts:
+                raise ConfigError(f"{name} is shown for tools only, and cannot be changed")
             raise ConfigError(f"there is no setting {name}; getBrokerConfig shows them all")
         if _text_of(entry, config) == text:
             continue

@@ -186,7 +186,8 @@ class TestChanged:
     [
         (["nosuch=1"], "there is no setting nosuch"),
         (["brokerName=other"], "brokerName cannot be changed while the gateway serves"),
-        (["brokerRole=SLAVE"], "there is no setting brokerRole"),
+        (["brokerRole=SLAVE"], "brokerRole is shown for tools only, and cannot be changed"),
+        (["brokerPermission=4"], "brokerPermission is shown for tools only"),
         (["maxMessageSize=abc"], "max_message_size = abc (asked for) is wrong"),
         (["maxMessageSize=1"], "the least is 1KiB"),
         (["maxMessageSize=" + "9" * 400], "it is too large"),

@@ -19,17 +19,18 @@ from gateway.config import Config
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.link import Link
 from gateway.merging import MERGES, ONE_WORKER, WHERE_IT_RECURS, Merge, Whole, unserved
-from gateway.outgoing import Outgoing
+from gateway.outgoing import MAX_OPAQUE, Outgoing
 from gateway.recurring_orders import asks_to_recur
-from gateway.router import Peer, RequestError, overloaded
+from gateway.router import Peer, RequestError, check_number, overloaded
 from gateway.setting_values import HostPort
 from gateway.siblings import signed
 from gateway.wire import properties as names
 from gateway.wire.bodies import encode_cluster_info
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.codes import ResponseCode
-from gateway.wire.commands import Command, encode_response, request
+from gateway.wire.commands import Command, encode_command, encode_response, request
 from gateway.wire.fields import FieldError
+from gateway.wire.frames import HEADER_LIMIT, JSON, join_frame
 from gateway.wire.headers import SendMessageV2
 from gateway.wire.properties import parse
 
@@ -47,6 +48,9 @@ SMALL: Final = 4 << 10
 MAX_BYTES: Final = 32 << 20
 """Most bytes of larger requests that wait for workers. Each is kept until all workers have answered, and there may be
 `max_asked_clients` of them."""
+
+BEFORE_HEADER: Final = len(join_frame(JSON, b""))
+"""Bytes of a frame before its header."""
 
 _LET_IN: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 """The codes with which a worker answers a request for a route if the sender may see it."""
@@ -199,7 +203,7 @@ class Front:
         command.ext()
         held = _held_by(command)
         try:
-            self._check_bytes(held)
+            self._check_size(command, held)
         except RequestError as error:
             self._answer(command, client, 0, Whole(code=error.code, remark=error.remark))
             return
@@ -256,14 +260,18 @@ class Front:
             return
         Question(self._outgoing, command, merge, links, self._is_open, answer).put()
 
-    def _check_bytes(self, held: int) -> None:
+    def _check_size(self, command: Command, held: int) -> None:
         """Refuse a large request while others wait that are too large together, or while a worker that serves has not
-        read the last one.
+        read the last one. Refuse one that grows too large when it is passed on, as by escapes: a worker would close the
+        connection, on which the requests of others wait too.
 
         :raises RequestError: in these cases.
         """
         if not held:
             return
+        head = len(encode_command(command.code, MAX_OPAQUE, ext=command.ext()))
+        check_number("bytes of a header as JSON", head - BEFORE_HEADER, HEADER_LIMIT)
+        check_number("bytes of a request", head + len(command.body), self.clients.max_frame_size)
         links = self._links.values()
         is_congested = any(link is not None and link.serves and link.is_congested for link in links)
         if is_congested or (self._held and self._held + held > MAX_BYTES):

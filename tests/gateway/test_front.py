@@ -447,11 +447,13 @@ def test_more_bytes_than_may_wait_for_workers_are_refused(of_body: bool) -> None
             ext["x" * size] = ""
         shared.ask_for(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, body=body)
 
-    ask(15 << 20)
+    size, number = (15 << 20, 2) if of_body else (1_000_000, 33)
+    ask(size)
     workers = [shared.connected(number) for number in (0, 1)]
-    ask(15 << 20)
+    for _ in range(number - 1):
+        ask(size)
     assert client.answers == []
-    ask(3 << 20)
+    ask(size // 5 if of_body else size)
     (refused,) = client.answers
     assert refused.code == ResponseCode.SYSTEM_BUSY
     assert (refused.remark or "").endswith("requests that wait for workers = 33554432 is reached")
@@ -459,7 +461,7 @@ def test_more_bytes_than_may_wait_for_workers_are_refused(of_body: bool) -> None
     assert len(client.answers) == 1
     for opaque, worker in enumerate(workers, 1):
         worker.dataReceived(encode_response(opaque, ResponseCode.TOPIC_NOT_EXIST))
-    ask(1 << 20)
+    ask(1_000_000)
     assert [answer.code for answer in client.answers[1:]] == [ResponseCode.TOPIC_NOT_EXIST]
 
 
@@ -512,3 +514,23 @@ def test_while_a_worker_has_not_read_the_last_large_request_there_is_no_other() 
     assert ask().startswith("[OVERLOAD]")
     shared.front.left("broker-a-0")  # it hangs
     assert ask().startswith("1 of 2 workers do not serve (broker-a-0)")
+
+
+@pytest.mark.parametrize(
+    ("escaped", "body"), [(200_000, 0), (2_000, 1 << 20)], ids=["header", "whole request"]
+)
+def test_a_request_that_grows_too_large_for_workers_is_not_passed_on(
+    escaped: int, body: int
+) -> None:
+    """They would close the connection, and those whose requests wait there would be told that no worker answers."""
+    shared, client = Shared(Config(max_message_size=1024, max_frame_size=1_055_000)), Client()
+    for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
+        shared.joined(broker, port)
+    header = b'{"code":31001,"opaque":7,"extFields":{"key":"' + b"\x01" * escaped + b'"}}'
+    grows = command(join_frame(JSON, header, bytes(body)))
+    for _ in range(40):
+        shared.front.clients.on_command(grows, cast(Any, client))
+    assert {answer.code for answer in client.answers} == {ResponseCode.INVALID_PARAMETER}
+    assert (len(client.answers), shared.reactor.tcpClients) == (40, [])
+    shared.ask_for(client, RequestCode.LOOK_UP_TIMERS, {}, body=bytes(1 << 20))
+    assert len(shared.reactor.tcpClients) == 2

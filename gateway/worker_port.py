@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 from collections.abc import Mapping
 from functools import partial
+from http import HTTPStatus
 from io import BytesIO
 from typing import Any, Final, cast
 
+import msgspec
 from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
@@ -18,6 +20,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer  # type: ignore[import-untyped]
 
 from gateway.setting_values import HostPort
+from gateway.web.endpoints import ApiError
 from gateway.web.relay import Reply
 
 PATIENCE: Final = 30.0
@@ -25,6 +28,10 @@ PATIENCE: Final = 30.0
 
 CONNECT_PATIENCE: Final = 5.0
 """Seconds that a worker has to accept the connection."""
+
+MOST_HEAD: Final = 16_384
+"""Most bytes of a request before its body that a worker reads (`HTTPChannel.totalHeadersSize`). What is passed on may
+be longer than what came, as percent signs and replacements of letters take up to three times the room."""
 
 
 class WorkerPort:
@@ -54,8 +61,11 @@ class WorkerPort:
             return answer
         own = {**headers, "connection": "close", "content-length": str(len(body))}
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {text}" for name, text in own.items())]
-        request = "\r\n".join([*lines, "", ""]).encode() + body
-        factory: Any = _Requests(request, answer)
+        head = "\r\n".join([*lines, "", ""]).encode()
+        if len(head) > MOST_HEAD:
+            answer.callback(_too_long())
+            return answer
+        factory: Any = _Requests(head + body, answer)
         if self._tls:
             factory = TLSMemoryBIOFactory(cast(Any, _Believing()), True, factory)
         opening = self._reactor.connectTCP(*self.address, factory, CONNECT_PATIENCE)
@@ -145,6 +155,14 @@ def _parse(data: bytes) -> Reply:
     if response.length is None:
         raise http.client.HTTPException("the answer does not say how long it is")
     return Reply(response.status, response.read())
+
+
+def _too_long() -> Reply:
+    error = ApiError(
+        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+        f"path and headers have more than the {MOST_HEAD} bytes that workers read",
+    )
+    return Reply(error.problem.status, msgspec.json.encode(error.problem))
 
 
 @implementer(IOpenSSLClientConnectionCreator)

@@ -8,6 +8,7 @@ import pytest
 from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
+from twisted.web.http import HTTPChannel
 
 from gateway.setting_values import HostPort
 from gateway.web.relay import OpenDoor, Reply
@@ -124,3 +125,17 @@ def test_a_header_stays_one_line() -> None:
     asker: Any = OpenDoor(by_keys=False).admit("GET", given.get, "192.0.2.7")
     assert asker.headers == {"authorization": "Bearer x x-evil: y", "host": "localhost"}
     assert asker.host == "192.0.2.7"
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_what_is_longer_than_a_worker_reads_is_refused(longer: int) -> None:
+    """The worker would close the connection, and its client would be told that it does not answer."""
+    reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
+    answers: list[Reply | None] = []
+    port = WorkerPort(reactor, tls=False)
+    port.address, port.serves = HostPort("127.0.0.1", 9_878), True
+    head = b"GET / HTTP/1.1\r\nauthorization: \r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+    text = "x" * (HTTPChannel.totalHeadersSize - len(head) + longer)
+    port.ask("GET", "/", {"authorization": text}, b"").addCallback(answers.append)
+    assert len(reactor.tcpClients) == 1 - longer
+    assert [answer.status for answer in answers if answer is not None] == [431] * longer

@@ -387,7 +387,7 @@ class Gateway:
             pop_views=PopViews(broker, pop_queues, pop_waits),
             assignments=Assignments(broker, siblings),
             offsets=Offsets(broker),
-            timers=Timers(broker, pending, rescheduling, bulk, pauses),
+            timers=Timers(broker, pending, rescheduling, bulk, pauses, reactor),
             recurring=RecurringRequests(broker, reactor),
             manual_time=ManualTime(broker, reactor),
             transactions=transactions,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from twisted.logger import Logger
 
@@ -15,7 +15,8 @@ MOST = 1_000
 
 
 class Steps:
-    """Does such work one step a turn of the reactor, for one request after the other."""
+    """Does such work one step a turn of the reactor, for one request after the other, and none in the turn in which the
+    request arrived: with it, requests of hundreds of other clients may have arrived."""
 
     log = Logger()
 
@@ -24,7 +25,7 @@ class Steps:
         self._under_way: deque[tuple[Iterator[None], Call]] = deque()
 
     def begin(self, steps: Iterator[None], call: Call) -> None:
-        """Do the work, whose last step answers. It ends early when the client is gone.
+        """Do the work, whose last step answers. It changes nothing, and ends early when the client is gone.
 
         :raises RequestError: when too many requests are under way.
         """
@@ -33,14 +34,27 @@ class Steps:
         call.shed()
         self._under_way.append((steps, call))
         if len(self._under_way) == 1:
-            self._go_on()
+            self._reactor.callLater(0, self._go_on)
+
+    def once(self, work: Callable[[], None], call: Call) -> None:
+        """Do work of a single step, which answers.
+
+        :raises RequestError: as `begin`.
+        """
+
+        def steps() -> Iterator[None]:
+            work()
+            yield
+
+        self.begin(steps(), call)
 
     def _go_on(self) -> None:
         steps, call = self._under_way.popleft()
+        while self._under_way and not call.peer.open:
+            steps, call = self._under_way.popleft()
         try:
-            for _ in steps:
-                if call.peer.open:
-                    self._under_way.append((steps, call))
+            for _ in steps if call.peer.open else ():
+                self._under_way.append((steps, call))
                 break
         except Exception as error:  # noqa: BLE001 - the router has handled the request
             answer_failure(call, error, self.log)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from twisted.logger import Logger
 
@@ -10,9 +12,11 @@ from gateway.abort import abort_remark, best_outcome
 from gateway.access import READ
 from gateway.broker import Broker
 from gateway.bulk import BulkChanges
+from gateway.handlers.steps import Steps
 from gateway.intake import REGION
 from gateway.pauses import Pauses
 from gateway.pending import PendingMessages, Wanted
+from gateway.reactor import Reactor
 from gateway.rescheduling import NewTime, Rescheduling
 from gateway.router import REFUSED, Call, RequestError
 from gateway.wire import properties as names
@@ -61,8 +65,10 @@ class Timers:
         rescheduling: Rescheduling,
         bulk: BulkChanges,
         pauses: Pauses,
+        reactor: Reactor,
     ) -> None:
         self._broker = broker
+        self._steps = Steps(reactor)
         self._store = broker.store
         self._pending = pending
         self._rescheduling = rescheduling
@@ -143,12 +149,17 @@ class Timers:
         if cursor is None:
             answer = BulkAnswer(0)
         elif fields.action == "count":
-            answer = self._bulk.count(wanted, call.may, cursor)
+            self._steps.once(partial(self._count, call, wanted, cursor), call)
+            return
         elif fields.action == "abort":
             answer = self._bulk.abort(wanted, call.may, cursor)
         else:
             answer = self._bulk.reschedule(wanted, _new_time(fields), call.may, cursor)
         self._answer(call, answer)
+
+    def _count(self, call: Call, wanted: Wanted, cursor: str) -> None:
+        answer = self._bulk.count(wanted, call.may, cursor)
+        call.answer(body=msgspec.json.encode(answer))
 
     def pause(self, call: Call) -> None:
         """Pause a topic: none of its messages fires until it is resumed."""
@@ -180,11 +191,14 @@ class Timers:
             state=fields.state,
         )
         cursor = own_cursor(fields.cursor, self._broker.config.broker_name)
-        page = (
-            self._pending.look_up(wanted, call.may, limit=fields.limit, cursor=cursor)
-            if cursor is not None
-            else HeldPage([])
-        )
+        if cursor is None:
+            call.answer(body=msgspec.json.encode(HeldPage([])))
+        else:
+            find = partial(self._find, call, wanted, fields.limit, cursor)
+            self._steps.once(find, call)
+
+    def _find(self, call: Call, wanted: Wanted, limit: int, cursor: str) -> None:
+        page = self._pending.look_up(wanted, call.may, limit=limit, cursor=cursor)
         call.answer(body=msgspec.json.encode(page))
 
     def metrics(self, call: Call) -> None:

@@ -118,7 +118,7 @@ class Messages:
         self._rescheduling = rescheduling
         self._turns = turns
 
-    def search_messages(self, asker: Asker, query: SearchQuery) -> HeldPage:
+    async def search_messages(self, asker: Asker, query: SearchQuery) -> HeldPage:
         """Search messages by id, key, topic, tag, time and state, the next due first.
 
         A page can have fewer messages than `limit`, or none, before the last one: go on while there is a `cursor`.
@@ -133,6 +133,7 @@ class Messages:
             end_ms=read_bound(query.end, clock),
             state=query.state,
         )
+        await self._turns.next()
         return self._pending.look_up(wanted, asker.may, limit=query.limit, cursor=query.cursor)
 
     def show_message(self, asker: Asker, query: MessageQuery) -> MessagePage:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from gateway import pending
+from gateway.bulk import BulkChanges
+from gateway.pending import PendingMessages
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.recall import RecallHandle
 from storage import lookup
@@ -483,3 +486,47 @@ def test_nobody_who_names_one_that_cannot_be_read_is_told_that_there_is_none(
                 assert answer.code == ResponseCode.SYSTEM_ERROR
                 assert "message 1 cannot be read: see 'tidegate fsck'" in (answer.remark or "")
         assert client.abort(topic="orders", key="none")[0]["outcome"] == "unknown"
+
+
+class TestManyAtOnce:
+    """A page of a thousand messages takes 20 ms, and hundreds of clients may ask for one in the same turn."""
+
+    @pytest.fixture
+    def looks(self, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+        """Return a list that gets an item with each look-up and each step of a count."""
+        looks: list[object] = []
+        for kind, name in ((PendingMessages, "look_up"), (BulkChanges, "count")):
+            look = getattr(kind, name)
+
+            def looked(*args: Any, look: Any = look, **options: Any) -> Any:
+                looks.append(args)
+                return look(*args, **options)
+
+            monkeypatch.setattr(kind, name, looked)
+        return looks
+
+    @pytest.mark.parametrize(
+        ("code", "ext"),
+        [
+            (RequestCode.LOOK_UP_TIMERS, {"topic": "orders"}),
+            (RequestCode.BULK_CHANGE_TIMERS, {"action": "count", "topic": "orders"}),
+        ],
+    )
+    def test_one_has_its_turn_at_a_time_and_who_is_gone_none(
+        self, gateway: MemoryGateway, looks: list[object], code: int, ext: dict[str, str]
+    ) -> None:
+        schedule(gateway.connect(), "ID1", 60_000)
+        clients = [gateway.connect() for _ in range(5)]
+        asked = [client.send(code, ext) for client in clients]
+        assert looks == []
+        clients.pop(2).disconnect()
+        asked.pop(2)
+        before = 0
+        while gateway.reactor.turn():
+            assert len(looks) - before <= 1
+            before = len(looks)
+        assert before == 4
+        for client, opaque in zip(clients, asked, strict=True):
+            answer = client.answer(opaque)
+            assert answer is not None
+            assert answer.code == ResponseCode.SUCCESS

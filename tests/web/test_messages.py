@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
+from gateway.pending import PendingMessages, Wanted
 from gateway.setting_values import parse_host_port
 from gateway.web import sending
 from gateway.web.messages import MAX_PREVIEW
 from gateway.wire.codes import ResponseCode
+from gateway.wire.pending_bodies import HeldPage
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import batches_cannot_begin, commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
-from tests.web.http import HTTP_PORT, HttpClient
+from tests.web.http import API, HTTP_PORT, HttpClient
 
 HOUR_MS = 3_600_000
 
@@ -349,3 +351,29 @@ def test_a_topic_is_paused_and_resumed(gateway: MemoryGateway, http: HttpClient)
     gateway.advance(1_000)
     assert http.get("/messages", topic="orders")["messages"] == []
     assert http.refusal("POST", "/topics/nothing/pause", {})["status"] == 404
+
+
+def test_of_many_searches_one_has_its_turn_at_a_time(
+    gateway: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of a thousand messages takes 20 ms."""
+    send(http)
+    searches: list[Wanted] = []
+    look_up = PendingMessages.look_up
+
+    def looked(pending: PendingMessages, wanted: Wanted, *args: Any, **options: Any) -> HeldPage:
+        searches.append(wanted)
+        return look_up(pending, wanted, *args, **options)
+
+    monkeypatch.setattr(PendingMessages, "look_up", looked)
+    asking = [http.connect() for _ in range(5)]
+    for connection in asking:
+        head = f"GET {API}/messages?topic=orders HTTP/1.1\r\nHost: {HTTP_PORT}\r\n\r\n"
+        connection.protocol.dataReceived(head.encode())
+    before = len(searches)
+    assert before == 0
+    while gateway.reactor.turn():
+        assert len(searches) - before <= 1
+        before = len(searches)
+    assert before == 5
+    assert all(b"HTTP/1.1 200" in one.value() for one in asking)

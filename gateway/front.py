@@ -24,6 +24,7 @@ from gateway.recurring_orders import asks_to_recur
 from gateway.router import Peer, RequestError, check_number, overloaded
 from gateway.setting_values import HostPort
 from gateway.siblings import signed
+from gateway.taking_turns import TakingTurns
 from gateway.wire import properties as names
 from gateway.wire.bodies import encode_cluster_info
 from gateway.wire.codes import RequestCode as Code
@@ -52,6 +53,9 @@ MAX_BYTES: Final = 32 << 20
 BEFORE_HEADER: Final = len(join_frame(JSON, b""))
 """Bytes of a frame before its header."""
 
+NEEDED_BY_CLIENTS: Final = (Code.GET_ROUTEINFO_BY_TOPIC, Code.GET_BROKER_CLUSTER_INFO)
+"""Requests that clients cannot do without. Each takes a worker 0.1 ms, while those of tools may take much longer."""
+
 _LET_IN: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 """The codes with which a worker answers a request for a route if the sender may see it."""
 
@@ -72,7 +76,7 @@ class WorkerLink(Link):
         stopping."""
         if answer is None or answer.code == ResponseCode.GO_AWAY:
             return None
-        if command.code in (Code.GET_ROUTEINFO_BY_TOPIC, Code.GET_BROKER_CLUSTER_INFO):
+        if command.code in NEEDED_BY_CLIENTS:
             question = _question(command)
             if answer.code in _LET_IN:
                 self._remembered.pop(question, None)
@@ -125,6 +129,7 @@ class Front:
         # None until the worker's address is known.
         self._links: dict[str, WorkerLink | None] = dict.fromkeys(brokers)
         self._held = 0
+        self._turns = TakingTurns(reactor)
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -211,11 +216,11 @@ class Front:
         answer = partial(self._answer, command, client, held)
         merge = MERGES.get(command.code)
         if merge is not None:
-            self._pass_on(command, merge, self._links, answer)
+            self._pass_on(command, client, merge, self._links, answer)
             return
         recurring = _recurring_message_of(command)
         if recurring is not None:
-            self._pass_on_where_it_recurs(command, recurring, answer)
+            self._pass_on_where_it_recurs(command, client, recurring, answer)
             return
         remark = (
             f"request type {command.code} is for one broker, and this is the address that several workers share; "
@@ -224,7 +229,11 @@ class Front:
         answer(Whole(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
 
     def _pass_on_where_it_recurs(
-        self, command: Command, recurring: dict[str, str], answer: Callable[[Whole], None]
+        self,
+        command: Command,
+        client: Peer,
+        recurring: dict[str, str],
+        answer: Callable[[Whole], None],
     ) -> None:
         """Pass on a send that sets a recurring message to the worker that has the one of that name, so that it is
         replaced; a new one to the first worker.
@@ -240,25 +249,50 @@ class Front:
             else:
                 answer(whole)
                 return
-            self._pass_on(command, ONE_WORKER, {broker: self._links[broker]}, answer)
+            owner = {broker: self._links[broker]}
+            self._pass_on(command, client, ONE_WORKER, owner, answer)
 
         # The sender's signature is for the send alone.
         look = request(Code.NEXT_RECURRING, signed({**recurring, "times": "1"}, self._key))
-        self._pass_on(look, WHERE_IT_RECURS, self._links, found)
+        self._pass_on(look, client, WHERE_IT_RECURS, self._links, found)
 
     def _pass_on(
+        self,
+        command: Command,
+        client: Peer,
+        merge: Merge,
+        links: Mapping[str, WorkerLink | None],
+        answer: Callable[[Whole], None],
+    ) -> None:
+        """Pass a request on to workers: one that clients need at once, and one of a tool when it is its turn."""
+        patience = PATIENCE if merge.needs_all else ROUTE_PATIENCE
+
+        def answered(whole: Whole) -> None:
+            self._turns.done()
+            answer(whole)
+
+        def give_up() -> None:
+            remark = f"the workers were busy for {patience:g} s: none was asked; ask again"
+            answer(Whole(code=ResponseCode.SYSTEM_BUSY, remark=remark))
+
+        try:
+            self._outgoing.check_room(len(links) + self._turns.waiting)
+            if command.code in NEEDED_BY_CLIENTS:
+                self._question(command, merge, links, answer).put(patience)
+            else:
+                question = self._question(command, merge, links, answered)
+                self._turns.put(client, patience, question.put, give_up)
+        except RequestError as error:
+            answer(Whole(code=error.code, remark=error.remark))
+
+    def _question(
         self,
         command: Command,
         merge: Merge,
         links: Mapping[str, WorkerLink | None],
         answer: Callable[[Whole], None],
-    ) -> None:
-        try:
-            self._outgoing.check_room(len(links))
-        except RequestError as error:
-            answer(Whole(code=error.code, remark=error.remark))
-            return
-        Question(self._outgoing, command, merge, links, self._is_open, answer).put()
+    ) -> Question:
+        return Question(self._outgoing, command, merge, links, self._is_open, answer)
 
     def _check_size(self, command: Command, held: int) -> None:
         """Refuse a large request while others wait that are too large together, or while a worker that serves has not
@@ -342,9 +376,12 @@ class Question:
         self._answers: dict[str, Command | None] = dict.fromkeys(links)
         self._missing = len(links)
 
-    def put(self) -> None:
+    def put(self, patience: float) -> None:
         """Pass the request to the workers. If it needs all workers and one is known not to serve, pass it to none:
-        otherwise a change would be made in part."""
+        otherwise a change would be made in part.
+
+        :param patience: seconds that the workers have to answer.
+        """
         serving = {
             broker: link for broker, link in self._links.items() if link is not None and link.serves
         }
@@ -356,14 +393,19 @@ class Question:
         for broker in lacking:
             self._answered(broker, None)
         for broker, link in serving.items():
-            link.use(partial(self._ask, broker, link))
+            link.use(partial(self._ask, broker, link, patience))
 
-    def _ask(self, broker: str, link: WorkerLink, connection: RemotingConnection | None) -> None:
+    def _ask(
+        self,
+        broker: str,
+        link: WorkerLink,
+        patience: float,
+        connection: RemotingConnection | None,
+    ) -> None:
         if connection is None:
             self._answered(broker, None)
             return
         command = self._command
-        patience = PATIENCE if self._merge.needs_all else ROUTE_PATIENCE
         try:
             self._outgoing.request(
                 *(connection, command.code, command.ext(), command.body, patience),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, cast
 
 import msgspec
@@ -13,6 +14,7 @@ from gateway.config import Config
 from gateway.connection import RemotingConnection
 from gateway.front import PATIENCE, ROUTE_PATIENCE, Front, WorkerLink
 from gateway.setting_values import HostPort
+from gateway.taking_turns import AT_ONCE, MOST_OF_A_CLIENT
 from gateway.wire.bodies import encode_cluster_info, encode_topic_list
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import (
@@ -534,3 +536,82 @@ def test_a_request_that_grows_too_large_for_workers_is_not_passed_on(
     assert (len(client.answers), shared.reactor.tcpClients) == (40, [])
     shared.ask_for(client, RequestCode.LOOK_UP_TIMERS, {}, body=bytes(1 << 20))
     assert len(shared.reactor.tcpClients) == 2
+
+
+class TestTakingTurns:
+    """A client that sends thousands of look-ups at once, each of which takes a worker 20 ms."""
+
+    @pytest.fixture
+    def shared(self) -> Shared:
+        shared = Shared()
+        for number, port in enumerate((9886, 9896)):
+            shared.joined(f"broker-a-{number}", port)
+        return shared
+
+    @pytest.fixture
+    def sender(self, shared: Shared) -> Client:
+        sender = Client()
+        for number in range(AT_ONCE + MOST_OF_A_CLIENT):
+            shared.ask_for(sender, RequestCode.LOOK_UP_TIMERS, {"topic": f"t{number}"})
+        return sender
+
+    def answer(self, workers: list[RemotingConnection], *opaques: int) -> None:
+        """Have both workers answer the requests that they got with these opaques."""
+        for worker, opaque in zip(workers, opaques, strict=True):
+            worker.dataReceived(encode_response(opaque, ResponseCode.TOPIC_NOT_EXIST))
+
+    def test_others_need_not_wait_until_all_are_answered(
+        self, shared: Shared, sender: Client
+    ) -> None:
+        other = Client()
+        shared.ask_for(other, RequestCode.LIST_PAUSED_TOPICS, {})
+        shared.ask_for(other, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+        workers = [shared.connected(number) for number in (0, 1)]
+        looks, route = shared.passed_on[:AT_ONCE], shared.passed_on[AT_ONCE]
+        assert [look.ext()["topic"] for look in looks] == [f"t{number}" for number in range(4)]
+        assert route.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        assert len(shared.passed_on) == 2 * (AT_ONCE + 1)
+        shared.passed_on.clear()
+        for first, second in ((1, AT_ONCE + 2), (2, AT_ONCE + 3)):
+            self.answer(workers, first, second)
+            shared.reactor.advance(0)
+        assert len(sender.answers) == 2
+        codes = [one.code for one in shared.passed_on]
+        assert codes == [RequestCode.LOOK_UP_TIMERS] * 2 + [RequestCode.LIST_PAUSED_TOPICS] * 2
+
+    def test_what_waits_too_long_is_answered_and_not_passed_on(
+        self, shared: Shared, sender: Client
+    ) -> None:
+        workers = [shared.connected(number) for number in (0, 1)]
+        shared.reactor.advance(PATIENCE / 2)
+        other = Client()
+        shared.ask_for(other, RequestCode.PAUSE_TOPIC, {"topic": "orders"})
+        shared.reactor.advance(PATIENCE / 2)
+        assert len(sender.answers) == AT_ONCE + MOST_OF_A_CLIENT
+        codes = {ResponseCode.SERVICE_NOT_AVAILABLE: AT_ONCE, ResponseCode.SYSTEM_BUSY: 1_000}
+        assert Counter(answer.code for answer in sender.answers) == codes
+        remarks = {answer.remark for answer in sender.answers}
+        assert "the workers were busy for 4 s: none was asked; ask again" in remarks
+        shared.reactor.advance(0)
+        passed_on = [one.code for one in shared.passed_on[2 * AT_ONCE :]]
+        assert passed_on == [RequestCode.PAUSE_TOPIC] * 2
+        # What is left of its time counts, so that its sender is told before it gives up.
+        shared.reactor.advance(PATIENCE / 2)
+        assert [answer.code for answer in other.answers] == [ResponseCode.SERVICE_NOT_AVAILABLE]
+        assert all(worker.open for worker in workers)
+
+    def test_more_are_refused(self, shared: Shared, sender: Client) -> None:
+        shared.ask_for(sender, RequestCode.LOOK_UP_TIMERS, {})
+        (refused,) = sender.answers
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert (refused.remark or "").endswith("that wait for workers = 1000 is reached")
+
+    def test_all_are_answered_once_a_worker_is_gone(self, shared: Shared, sender: Client) -> None:
+        workers = [shared.connected(number) for number in (0, 1)]
+        shared.front.left("broker-a-1")
+        for opaque in range(1, AT_ONCE + 1):
+            self.answer(workers, opaque, AT_ONCE + opaque)
+        for _ in range(MOST_OF_A_CLIENT):
+            shared.reactor.advance(0)
+        assert len(sender.answers) == AT_ONCE + MOST_OF_A_CLIENT
+        assert len(shared.passed_on) == 2 * AT_ONCE

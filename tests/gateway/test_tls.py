@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import ssl
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -173,6 +175,25 @@ def test_a_client_over_tls_that_leaves_is_forgotten(gateway: MemoryGateway) -> N
     client.disconnect()
     gateway.settle()
     assert gateway.service.broker.clients.consumer_group("consumers") is None
+
+
+@pytest.mark.parametrize("in_handshake", [False, True])
+def test_nothing_of_tls_is_left_of_who_goes_without_a_goodbye(
+    gateway: MemoryGateway, in_handshake: bool
+) -> None:
+    """Python would look for cycles of objects later, perhaps much later."""
+    if in_handshake:
+        client = gateway.connect()
+        client.raw(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + b"x" * 16_000)
+    else:
+        client = TlsClient(gateway, careless())
+    state = weakref.ref(client.protocol._layer._tlsConnection)
+    gc.disable()
+    try:
+        client.disconnect()
+        assert state() is None
+    finally:
+        gc.enable()
 
 
 def test_disabled(make_gateway: MakeGateway) -> None:

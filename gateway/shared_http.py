@@ -53,6 +53,7 @@ class SharedHttp:
         relay = Relay(
             {name: port.ask for name, port in self._ports.items()},
             lambda name: self._ports[name].serves,
+            lambda name: self._ports[name].starts,
         )
         clock = Clock()
         api = Api(
@@ -95,6 +96,7 @@ class SharedHttp:
         :param http: the worker's own HTTP address.
         """
         self._ports[name].address = http.from_here
+        self._ports[name].starts += 1
         self.expected(name, advertised)
         self.serves(name)
 

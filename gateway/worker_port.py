@@ -49,6 +49,8 @@ class WorkerPort:
         """The port's address; None until the worker has reported it."""
         self.serves = False
         """Whether the worker is known to serve. If not, a request ends at once without an answer."""
+        self.starts = 0
+        """How many processes have served as this worker, one after the other."""
         self._asked: dict[Deferred[Reply | None], Any] = {}
 
     def ask(

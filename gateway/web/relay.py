@@ -68,11 +68,18 @@ class Relay:
 
     :param workers: sends a request to a worker, by the worker's name, in the order of workers.
     :param serves: returns whether the worker with a name is known to serve.
+    :param starts: returns how many processes have served as the worker with a name.
     """
 
-    def __init__(self, workers: Mapping[str, Ask], serves: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        workers: Mapping[str, Ask],
+        serves: Callable[[str], bool],
+        starts: Callable[[str], int],
+    ) -> None:
         self._workers = workers
         self._serves = serves
+        self._starts = starts
 
     @property
     def names(self) -> list[str]:
@@ -83,6 +90,11 @@ class Relay:
     def first(self) -> str:
         """The worker that gets all messages and new recurring messages sent here."""
         return next(iter(self._workers))
+
+    @property
+    def starts(self) -> dict[str, int]:
+        """How many processes have served as each worker: a later one does not know what an earlier one told."""
+        return {name: self._starts(name) for name in self._workers}
 
     def need(self, names: Collection[str]) -> None:
         """Refuse a request that needs all of these workers when one of them does not serve.

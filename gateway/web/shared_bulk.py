@@ -1,7 +1,7 @@
 """Changes to many messages of all workers: a preview of each worker, confirmed together, and a job at each worker.
 
-A token combines the workers' own tokens. This process keeps which jobs belong together; the workers report their
-progress.
+A token combines the workers' own tokens, each with the number of the process that gave it. This process keeps which
+jobs belong together; the workers report their progress.
 """
 
 from __future__ import annotations
@@ -41,6 +41,13 @@ class _SharedJob(NamedTuple):
     parts: dict[str, Job]
 
 
+class _Token(NamedTuple):
+    """A worker's own token, and which of its processes gave it (`Relay.starts`)."""
+
+    start: int
+    token: str
+
+
 class SharedBulk:
     """Previews changes to many messages, and lets the workers make them."""
 
@@ -55,12 +62,13 @@ class SharedBulk:
         meant = msgspec.structs.replace(
             body, selection=self._settled(body.selection), to=self._settled_time(body.to)
         )
+        starts = self._relay.starts
         parts = await self._relay.all(
             *(asker, "POST", "/bulk/preview", Preview),
             body=msgspec.json.encode(meant),
             changes=False,
         )
-        tokens = {name: part.token for name, part in parts}
+        tokens = {name: _Token(starts[name], part.token) for name, part in parts}
         sample = sorted(
             (one for _, part in parts for one in part.sample), key=lambda one: one.due_ms
         )
@@ -90,12 +98,13 @@ class SharedBulk:
 
         A token that is sent again, for example after a lost answer, returns the existing job.
         """
+        tokens = self._open(body.token)
         bodies = {
-            name: msgspec.json.encode(ConfirmBody(token=token))
-            for name, token in self._open(body.token).items()
+            name: msgspec.json.encode(ConfirmBody(token=own.token)) for name, own in tokens.items()
         }
         if all(job.token != body.token for job in self._jobs.values()):
             self._relay.need(bodies)
+            self._check_starts(tokens)
         values: dict[str, dict[str, object]] = {name: {} for name in bodies}
         replies = await self._relay.replies(asker, "POST", "/bulk", values, bodies)
         begun = {
@@ -121,10 +130,24 @@ class SharedBulk:
                 self._jobs.pop(old, None)
         return _one_job(number, begun)
 
-    def _open(self, token: str) -> Mapping[str, str]:
+    def _check_starts(self, tokens: Mapping[str, _Token]) -> None:
+        """Refuse a token when a worker was restarted since the preview: it would refuse its own token, after others
+        have begun.
+
+        :raises ApiError: in this case.
+        """
+        starts = self._relay.starts
+        restarted = [name for name, own in tokens.items() if own.start != starts[name]]
+        if restarted:
+            raise ApiError(
+                HTTPStatus.CONFLICT,
+                f"restarted since the preview: {', '.join(restarted)}; nothing was changed, make a new preview",
+            )
+
+    def _open(self, token: str) -> Mapping[str, _Token]:
         """Return the workers' own tokens."""
         try:
-            tokens = msgspec.json.decode(base64.urlsafe_b64decode(token), type=dict[str, str])
+            tokens = msgspec.json.decode(base64.urlsafe_b64decode(token), type=dict[str, _Token])
         except (binascii.Error, ValueError, msgspec.DecodeError):
             tokens = {}
         if list(tokens) != self._relay.names:

@@ -339,6 +339,29 @@ def test_a_worker_that_hangs_does_not_serve(tmp_path: Path) -> None:
         assert hanging in processes(gateway)
 
 
+def test_no_change_begins_once_a_worker_has_forgotten_its_preview(tmp_path: Path) -> None:
+    with GatewayProcess(tmp_path / "data", "--workers", "2", "--http", "127.0.0.1:0") as gateway:
+        assert gateway._process is not None
+        assert gateway._process.stdout is not None
+        http = gateway._process.stdout.readline().decode().split()[-1].removesuffix("/metrics")
+        for number, port in enumerate(workers(gateway).values()):
+            hold(port, f"M{number}", FAR_MS + number)
+        asked = {"action": "abort", "selection": {"topic": "held"}}
+        preview = json.loads(fetch(f"{http}/api/v1/bulk/preview", asked))
+        victim = processes(gateway)[1]
+        os.kill(victim, signal.SIGKILL)
+        until(
+            lambda: (
+                victim not in processes(gateway) and fetch(f"{http}/metrics").count("} 1\n") == 2
+            ),
+            "another process in its place",
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            fetch(f"{http}/api/v1/bulk", {"token": preview["token"]})
+        assert "nothing was changed" in json.loads(refused.value.read())["detail"]
+        assert held(gateway, 100) == ["M0", "M1"]
+
+
 def test_workers_stop_when_their_leader_is_gone(own_gateway: GatewayProcess) -> None:
     orphans = processes(own_gateway)
     os.kill(own_gateway.pid, signal.SIGKILL)

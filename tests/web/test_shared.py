@@ -58,7 +58,8 @@ class Shared(HttpClient):
             for worker, name in zip(self.workers, NAMES, strict=True)
         }
         ways = {name: partial(self._ask, number) for number, name in enumerate(NAMES)}
-        relay = Relay(ways, lambda name: name not in self.gone)
+        self.starts = dict.fromkeys(NAMES, 1)
+        relay = Relay(ways, lambda name: name not in self.gone, self.starts.__getitem__)
         clock = self.workers[0].service.broker.clock
         endpoints = shared_endpoints(relay, clock, self.owners.get, lambda: "127.0.0.1:9876")
         door = OpenDoor(by_keys=False)
@@ -78,6 +79,11 @@ class Shared(HttpClient):
         named = {name.title(): text for name, text in headers.items()}
         answer = HttpClient(self.workers[number]).ask(method, path, headers=named, data=body)
         return succeed(Reply(answer.status, answer.body))
+
+    def restart(self, number: int) -> None:
+        """Restart a worker, as the leader notices."""
+        self.workers[number].restart()
+        self.starts[NAMES[number]] += 1
 
     def hold(self, number: int, name: str, *, topic: str = "orders", **properties: str) -> str:
         """Send a message to one worker, due in an hour, and return its offset id."""
@@ -353,11 +359,30 @@ class TestManyAtOnce:
     def test_tokens_that_are_none(self, shared: Shared, token: str) -> None:
         assert shared.refusal("POST", "/bulk", {"token": token})["status"] == 400
 
-    def test_a_preview_is_of_workers_that_still_know_it(self, shared: Shared) -> None:
+    def test_none_is_begun_where_one_was_restarted_since_the_preview(self, shared: Shared) -> None:
+        for number in range(2):
+            shared.hold(number, f"m{number}")
+        asked = {"action": "abort", "selection": {"key": "k"}}
+        preview = shared.post("/bulk/preview", asked)
+        shared.restart(1)
+        refused = shared.refusal("POST", "/bulk", {"token": preview["token"]})
+        assert (refused["status"], refused["detail"]) == (
+            409,
+            "restarted since the preview: broker-a-1; nothing was changed, make a new preview",
+        )
+        for worker in shared.workers:
+            worker.settle()
+        assert shared.search() == ["m0", "m1"]
+        preview = shared.post("/bulk/preview", asked)
+        assert self.run(shared, preview["token"])["done"] == 2
+        shared.restart(1)
+        assert shared.post("/bulk", {"token": preview["token"]})["done"] == 2
+
+    def test_one_is_stopped_where_a_worker_is_restarted_just_then(self, shared: Shared) -> None:
         for number in range(2):
             shared.hold(number, f"m{number}")
         preview = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
-        shared.workers[1].restart()
+        shared.meanwhile.append(lambda: shared.restart(1))
         refused = shared.refusal("POST", "/bulk", {"token": preview["token"]})
         assert "not one of this gateway's previews" in refused["detail"]
         assert (

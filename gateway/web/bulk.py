@@ -205,9 +205,7 @@ class Bulk:
             return self._known(asker, confirmed)
         running = [job for job in self._jobs.values() if job.state == "running"]
         if len(running) >= MAX_RUNNING:
-            raise ApiError(
-                HTTPStatus.CONFLICT, f"{MAX_RUNNING} jobs are running; wait for one, or cancel one"
-            )
+            raise too_many_run()
         job = Job(
             id=next(self._numbers),
             action=order.action,
@@ -388,6 +386,13 @@ class Bulk:
 
     def _sign(self, data: bytes) -> bytes:
         return hmac.digest(self._secret, data, "sha256")
+
+
+def too_many_run() -> ApiError:
+    """Return the refusal of a job while `MAX_RUNNING` jobs run."""
+    return ApiError(
+        HTTPStatus.CONFLICT, f"{MAX_RUNNING} jobs are running; wait for one, or cancel one"
+    )
 
 
 def _pieces(begin_ms: int, end_ms: int | None) -> list[Columns]:

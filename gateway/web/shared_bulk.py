@@ -20,6 +20,7 @@ from gateway.merging import unanswered
 from gateway.moments import write_moment
 from gateway.web.bulk import (
     MAX_JOBS,
+    MAX_RUNNING,
     SAMPLE,
     ConfirmBody,
     Job,
@@ -28,6 +29,7 @@ from gateway.web.bulk import (
     Preview,
     PreviewBody,
     Selection,
+    too_many_run,
 )
 from gateway.web.endpoints import ApiError, Asker
 from gateway.web.fields import NewTimeFields, read_moment
@@ -105,6 +107,7 @@ class SharedBulk:
         if all(job.token != body.token for job in self._jobs.values()):
             self._relay.need(bodies)
             self._check_starts(tokens)
+            await self._check_room(asker)
         values: dict[str, dict[str, object]] = {name: {} for name in bodies}
         replies = await self._relay.replies(asker, "POST", "/bulk", values, bodies)
         begun = {
@@ -143,6 +146,20 @@ class SharedBulk:
                 HTTPStatus.CONFLICT,
                 f"restarted since the preview: {', '.join(restarted)}; nothing was changed, make a new preview",
             )
+
+    async def _check_room(self, asker: Asker) -> None:
+        """Refuse a job while as many run as a worker lets run: workers that have done their parts of these would begin
+        it, though others refuse.
+
+        :raises ApiError: in this case.
+        """
+        jobs = [
+            await self._look(asker, "GET", number, job.parts)
+            for number, job in list(self._jobs.items())
+            if any(part.state == "running" for part in job.parts.values())
+        ]
+        if sum(job is not None and job.state == "running" for job in jobs) >= MAX_RUNNING:
+            raise too_many_run()
 
     def _open(self, token: str) -> Mapping[str, _Token]:
         """Return the workers' own tokens."""

@@ -378,6 +378,33 @@ class TestManyAtOnce:
         shared.restart(1)
         assert shared.post("/bulk", {"token": preview["token"]})["done"] == 2
 
+    def test_none_is_begun_where_as_many_run_at_a_worker_as_may(
+        self, shared: Shared, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number in range(2):
+            shared.hold(number, f"m{number}")
+        tokens = [
+            shared.post("/bulk/preview", {"action": "abort", "selection": {"key": key}})["token"]
+            for key in (*["none"] * bulk.MAX_RUNNING, "k")
+        ]
+        stands_still, goes_on = shared.workers[0].reactor, Turns.next
+        with monkeypatch.context() as context:
+            context.setattr(
+                *(Turns, "next"),
+                lambda own: Deferred() if own._reactor is stands_still else goes_on(own),
+            )
+            running = [self.run(shared, token)["id"] for token in tokens[:-1]]
+            refused = shared.refusal("POST", "/bulk", {"token": tokens[-1]})
+            assert (refused["status"], refused["detail"]) == (
+                409,
+                "4 jobs are running; wait for one, or cancel one",
+            )
+            shared.workers[1].settle()
+        assert shared.search() == ["m0", "m1"]
+        shared.ask("DELETE", f"/api/v1/bulk/{running[0]}")
+        job = self.run(shared, tokens[-1])
+        assert (job["state"], job["done"]) == ("done", 2)
+
     def test_one_is_stopped_where_a_worker_is_restarted_just_then(self, shared: Shared) -> None:
         for number in range(2):
             shared.hold(number, f"m{number}")

@@ -65,6 +65,17 @@ class _Connection:
         way = self.ways.get(sender != self.server)
         return way is not None and first is not None and way.first == first
 
+    def is_answered(self, opening: Segment) -> bool:
+        """Whether an opening packet is the server's answer to this connection's.
+
+        If it answers another one, that was not recorded, and this connection has ended.
+        """
+        from_client = opening.sender != self.server
+        if opening.acknowledged is None or from_client in self.ways:
+            return False
+        asked = self.ways.get(not from_client)
+        return asked is None or asked.first in (None, opening.acknowledged)
+
 
 class PacketReader:
     """Assembles the connections of one file and passes their frames to a `Pairer`.
@@ -91,10 +102,10 @@ class PacketReader:
         first = (segment.sequence + 1) & 0xFFFFFFFF if opens else None
         known = self._connections.get(key)
         is_again = known is not None and known.has_begun(segment.sender, first)
-        is_asking = opens and not segment.flags & dpkt.tcp.TH_ACK
-        if known is None or (is_asking and known.ways and not is_again):
-            if known is not None:
-                self._end(known)
+        if known is not None and opens and not is_again and not known.is_answered(segment):
+            self._end(known)
+            known = None
+        if known is None:
             known = self._connections[key] = self._open(key, segment, opens)
         if time_ns < known.time_ns:
             self._pairer.count("clock went back")

@@ -59,7 +59,7 @@ def packets_of(exchanges: int, *, opened: bool = True) -> list[bytes]:
     at = [100, 500]
     if opened:
         packets.append(packet(99, b"", flags=SYN))
-        packets.append(packet(499, b"", from_client=False, flags=SYN | ACK))
+        packets.append(packet(499, b"", from_client=False, acknowledged=100, flags=SYN | ACK))
     for number in range(exchanges):
         for side, data in enumerate(exchange(number)):
             other = at[1 - side]
@@ -161,6 +161,24 @@ def test_a_lost_packet_costs_its_frame_alone(tmp_path: Path) -> None:
     assert (counts["paired"], counts["unasked"], counts["unanswered"]) == (3, 1, 0)
     took = [row["answered_ns"] - row["asked_ns"] for row in read.pairs if row["asked_ns"]]
     assert took == [1_000_000] * 3
+
+
+@pytest.mark.parametrize("at", [(1 << 31) + 1_000, 10_000], ids=["before", "behind"])
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_port_that_is_used_again_begins_a_connection_even_if_its_first_packet_is_lost(
+    tmp_path: Path, at: int, opened: bool
+) -> None:
+    again = [packet(at - 1, b"", from_client=False, acknowledged=at, flags=SYN | ACK)]
+    for number, (asked, answered) in enumerate(map(exchange, (7, 8))):
+        again.append(packet(at + number * len(asked), asked, acknowledged=at))
+        place = at + number * len(answered)
+        again.append(packet(place, answered, from_client=False, acknowledged=at))
+    read = read_pcap(tmp_path, [*packets_of(2, opened=opened), *again, again[0]])
+    assert [row["opaque"] for row in read.pairs] == [0, 1, 7, 8]
+    assert read.counts["paired"] == 4
+    names = [row["connection"].rpartition(":")[2] for row in read.pairs]
+    assert names == ["10911", "10911", "10911#2", "10911#2"]
+    assert read.asides == []
 
 
 @pytest.mark.parametrize("comes", [True, False], ids=["late", "never"])
@@ -300,7 +318,15 @@ def busy(traffic: Traffic) -> list[tuple[int, bytes]]:
         at = [order.choice([100, (1 << 32) - 90]), 500]
         if traffic.opened or number % 2:
             mine.append(packet(at[0] - 1, b"", flags=SYN, client=client))
-            mine.append(packet(at[1] - 1, b"", from_client=False, flags=SYN | ACK, client=client))
+            answer = packet(
+                at[1] - 1,
+                b"",
+                from_client=False,
+                acknowledged=at[0],
+                flags=SYN | ACK,
+                client=client,
+            )
+            mine.append(answer)
         for opaque in range(traffic.exchanges):
             body = order.randbytes(order.choice([0, 5, 300]))
             parts = (encode_command(34, opaque, body=body), encode_response(opaque, 0, body=body))

@@ -55,7 +55,7 @@ def send_of(message: Message) -> dict[str, Any] | None:
         topic = real
         text = find(properties, names.REAL_QID) or ""
         queue = int(text) if text.isdecimal() else 0
-    elif real is not None or asked_time(properties, 0, (0,))[0] is not None:
+    elif real is not None or _was_pending(message):
         return None  # it has fired
     if topic.startswith(NOT_SENT) or message.sys_flag & _BATCHED:
         return None
@@ -87,6 +87,15 @@ def send_of(message: Message) -> dict[str, Any] | None:
         "ext": ext,
         "body": message.body or (_ORDER_BODY if is_order else b""),
     }
+
+
+def _was_pending(message: Message) -> bool:
+    """Whether a message asks for a time after it was made; a broker stores any other in its topic at once.
+
+    One that was pending and has fired has its real topic in a property, except from the RocksDB timeline.
+    """
+    _, _, due_ms = asked_time(message.properties, message.born_ms, (1,))
+    return due_ms is not None and due_ms > message.born_ms
 
 
 def send_batch(rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:

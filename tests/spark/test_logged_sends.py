@@ -104,6 +104,26 @@ def test_flags_that_belong_to_the_record_alone_are_left_out(flag: int, kept: int
     assert send_of(changed(sys_flag=SysFlag.INNER_BATCH)) is None
 
 
+@pytest.mark.parametrize(
+    ("more", "is_sent"),
+    [
+        ({"TIMER_DELIVER_MS": "999999"}, True),
+        ({"TIMER_DELIVER_MS": "1000001"}, False),
+        ({"TIMER_DELAY_SEC": "0"}, True),
+        ({"TIMER_DELAY_MS": "5"}, False),
+        ({"DELAY": "0"}, True),
+        ({"TIMER_DELIVER_MS": "999999", **PLACE}, False),
+    ],
+)
+def test_what_was_due_already_was_stored_at_once(more: dict[str, str], is_sent: bool) -> None:
+    """The record was made at 1,000,000. Those that are not sent have fired."""
+    text = properties(KEYS[0], **more)
+    found = send_of(decode_message(log_bytes([("orders", b"late", text)])))
+    assert (found is not None) == is_sent
+    if found is not None:
+        assert (found["ext"]["b"], found["ext"]["i"]) == ("orders", text)
+
+
 def changed(sys_flag: int) -> Message:
     message = decode_message(log_bytes(LOG[:1]))
     message.sys_flag = sys_flag

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +28,8 @@ _head = struct.Struct(">II").unpack_from
 _offset = struct.Struct(">q").unpack_from
 _OFFSET_AT: Final = 28
 _LEAST: Final = 91
+_CRC_MASK: Final = 0x7FFFFFFF
+"""A record has 31 bits of its body's CRC (UtilAll.crc32)."""
 _NO_TIME_MS: Final = (1 << 63) // 1_000_000
 """Store times must be below this: the tables have them in ns, as signed numbers of 64 bits."""
 _MAGICS: Final = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
@@ -112,6 +115,8 @@ def _is_record(data: mmap.mmap, position: int, size: int, base: int) -> bool:
 def _message(record: bytes) -> Message:
     """Return the message of a record. Raises MessageError."""
     message = decode_message(record)
+    if message.body_crc != zlib.crc32(message.body) & _CRC_MASK:
+        raise MessageError("a record whose body is not as it was stored, by its CRC")
     if not 0 <= message.store_ms < _NO_TIME_MS:
         raise MessageError("a record with an impossible time")
     return message

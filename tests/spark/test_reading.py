@@ -346,18 +346,27 @@ def test_ranges_of_a_log_give_each_record_once(
     assert in_parts == at_once
 
 
-@pytest.mark.parametrize("flipped", [0x40, 0x80])
-def test_a_record_of_a_log_with_an_impossible_time_is_damage(tmp_path: Path, flipped: int) -> None:
+@pytest.mark.parametrize(
+    ("at", "flipped", "reason"),
+    [
+        (56, 0x40, "a record with an impossible time"),
+        (56, 0x80, "a record with an impossible time"),
+        (88, ord("b"), "a record whose body is not as it was stored, by its CRC"),
+    ],
+)
+def test_a_record_of_a_log_with_an_impossible_time_or_another_body_is_damage(
+    tmp_path: Path, at: int, flipped: int, reason: str
+) -> None:
     log = bytearray(log_bytes([("orders", b"body", "UNIQ_KEY\x01A\x02")] * 3))
     size = len(log) // 3
-    log[size + 56] ^= flipped  # the first byte of the second record's store time
+    log[size + at] ^= flipped  # of the second record: the first byte of its store time or body
     file = tmp_path / ("0" * 20)
     file.write_bytes(log)
     rows = [
         row for batch in read_commit_log(file, 0, len(log), LEVELS) for row in batch.to_pylist()
     ]
     assert [row["event"] for row in rows] == ["stored", "unreadable", "stored"]
-    assert rows[1]["reason"] == f"{size} bytes: a record with an impossible time"
+    assert rows[1]["reason"] == f"{size} bytes: {reason}"
     assert [batch.num_rows for batch in read_sends(file, 0, len(log))] == [2]
 
 

@@ -7,6 +7,7 @@ of the replay, and learns ids and offsets from the answers.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
@@ -73,8 +74,14 @@ _NAMED_IN_BODY: Final = {
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,
     RequestCode.CHECK_CLIENT_CONFIG,
+    RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
 }
 """Requests that have topics and groups in a JSON body."""
+_NAME: Final = re.compile(rb'"(topic|topicName|groupName|consumerGroup)":"([^"\\]+)"')
+"""A topic or group in a JSON body."""
 _MOMENTS: Final = {
     RequestCode.BULK_CHANGE_TIMERS: ("begin", "end", "due"),
     RequestCode.LOOK_UP_TIMERS: ("begin", "end"),
@@ -240,16 +247,12 @@ class Rewriter:
             self._learn_offset((ext.get("topic", ""), ext.get("queueId", "")), old, new, "offset")
 
     def _rename_in(self, body: bytes) -> bytes:
-        for fields, renamed in (
-            ((b"topic",), self._rules.topics),
-            ((b"groupName", b"consumerGroup"), self._rules.groups),
-        ):
-            for old, new in renamed.items():
-                for field in fields:
-                    body = body.replace(
-                        b'"%b":"%b"' % (field, old.encode()), b'"%b":"%b"' % (field, new.encode())
-                    )
-        return body
+        def renamed(found: re.Match[bytes]) -> bytes:
+            field, old = found[1], found[2].decode(errors="replace")
+            new = self._rules.topics if field.startswith(b"topic") else self._rules.groups
+            return b'"%b":"%b"' % (field, new[old].encode()) if old in new else found[0]
+
+        return _NAME.sub(renamed, body)
 
     def _learn_offset(
         self, place: tuple[str, str], old: Mapping[str, str], new: Mapping[str, str], name: str

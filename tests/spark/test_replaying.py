@@ -339,6 +339,30 @@ def test_delays_are_scaled_and_topics_renamed_when_that_is_asked() -> None:
     assert changed.ext == {**pull, "consumerGroup": "h", "topic": "%RETRY%h"}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_name_in_a_body_is_replaced_once(order: int) -> None:
+    renamed = [("orders", "orders-old"), ("orders-new", "orders")][::order]
+    rewriter = Rewriter(Rules("run", topics=dict(renamed), groups={"orders": "g"}))
+    body = b'{"topic":"%b","consumerGroup":"orders","clientId":"orders"}'
+    for old, new in renamed:
+        found = rewriter.request(
+            int(RequestCode.QUERY_ASSIGNMENT), {}, body % old.encode(), recorded_ms=0, now_ms=0
+        )
+        assert found.body == (body % new.encode()).replace(b'Group":"orders"', b'Group":"g"')
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, b'{"topicConfigList":[{"topicName":"%b"}]}'),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"%b","retryMaxTimes":1}'),
+    ],
+)
+def test_what_is_created_has_the_new_name(code: RequestCode, body: bytes) -> None:
+    rewriter = Rewriter(Rules("run", topics={"old": "new"}, groups={"old": "new"}))
+    assert rewriter.request(int(code), {}, body % b"old", 0, 0).body == body % b"new"
+
+
 @pytest.mark.parametrize("number", ["9" * 400, "9" * 5_000])
 @pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
 def test_a_number_that_no_server_reads_stays_as_it_was_recorded(name: str, number: str) -> None:

@@ -69,6 +69,15 @@ _QUEUE_OFFSET_FIELDS: Final = {
     RequestCode.LITE_PULL_MESSAGE: ("queueOffset", "commitOffset"),
     RequestCode.UPDATE_CONSUMER_OFFSET: ("commitOffset",),
 }
+_TELLING_OFFSETS: Final = frozenset(
+    {
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    }
+)
+"""Requests whose answers tell a consumer from where on to pull."""
 _NAMED_IN_BODY: Final = {
     RequestCode.HEART_BEAT,
     RequestCode.LOCK_BATCH_MQ,
@@ -243,7 +252,7 @@ class Rewriter:
                     self._ids[recorded_id] = _id_of(now.properties)
                     self._physical[message.physical_offset] = now.physical_offset
                     self._offsets[(*place, message.queue_offset)] = now.queue_offset
-        elif code in (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.GET_MAX_OFFSET):
+        elif code in _TELLING_OFFSETS:
             self._learn_offset((ext.get("topic", ""), ext.get("queueId", "")), old, new, "offset")
 
     def _rename_in(self, body: bytes) -> bytes:

@@ -387,6 +387,15 @@ def test_offsets_follow_the_answers_of_this_run() -> None:
     )
     unknown = rewriter.request(pull, {**place, "queueOffset": "200"}, b"", 0, 0)
     assert unknown.unmapped == ("queueOffset",)
+    for at, code in enumerate(
+        (
+            *(RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.GET_MIN_OFFSET),
+            *(RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP),
+        )
+    ):
+        rewriter.answer(int(code), place, ({"offset": f"30{at}"}, b""), ({"offset": f"{at}"}, b""))
+        found = rewriter.request(pull, {**place, "queueOffset": f"30{at}"}, b"", 0, 0)
+        assert (found.ext["queueOffset"], found.unmapped) == (str(at), ())
 
 
 def told(rewriter: Rewriter, key: str, **properties: str) -> None:

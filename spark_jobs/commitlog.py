@@ -117,6 +117,8 @@ def _message(record: bytes) -> Message:
     message = decode_message(record)
     if message.body_crc != zlib.crc32(message.body) & _CRC_MASK:
         raise MessageError("a record whose body is not as it was stored, by its CRC")
+    if message.properties.endswith("\0"):
+        raise MessageError("a record whose end was not written")
     if not 0 <= message.store_ms < _NO_TIME_MS:
         raise MessageError("a record with an impossible time")
     return message

@@ -352,14 +352,15 @@ def test_ranges_of_a_log_give_each_record_once(
         (56, 0x40, "a record with an impossible time"),
         (56, 0x80, "a record with an impossible time"),
         (88, ord("b"), "a record whose body is not as it was stored, by its CRC"),
+        (111, 2, "a record whose end was not written"),
     ],
 )
-def test_a_record_of_a_log_with_an_impossible_time_or_another_body_is_damage(
+def test_a_record_of_a_log_that_is_not_as_it_was_stored_is_damage(
     tmp_path: Path, at: int, flipped: int, reason: str
 ) -> None:
     log = bytearray(log_bytes([("orders", b"body", "UNIQ_KEY\x01A\x02")] * 3))
     size = len(log) // 3
-    log[size + at] ^= flipped  # of the second record: the first byte of its store time or body
+    log[size + at] ^= flipped  # of the second record's store time, body or properties
     file = tmp_path / ("0" * 20)
     file.write_bytes(log)
     rows = [

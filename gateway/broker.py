@@ -24,7 +24,7 @@ from gateway.setting_values import HostPort
 from gateway.stats import Statistics
 from gateway.topics import Groups, Topics
 from gateway.wire.bodies import MessageQueue
-from gateway.wire.pops import retry_topic
+from gateway.wire.group_topics import retry_topic
 from storage import Removed, Store, remove_expired
 
 

@@ -14,8 +14,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gateway.broker import Broker
 from gateway.clients import ConsumerGroup
-from gateway.topics import RETRY_PREFIX, Topic
-from gateway.wire.pops import retry_topic
+from gateway.topics import Topic
+from gateway.wire.group_topics import RETRY_PREFIX, retry_topic
 
 _SYSTEM_GROUP: Final = "cid_rmq_sys_"
 _OF_LAG: Final = ("consumer_group", "topic", "is_retry", "is_system")

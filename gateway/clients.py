@@ -13,7 +13,7 @@ from gateway.reactor import Reactor
 from gateway.router import Caller, Peer, RequestError
 from gateway.wire.bodies import ConsumerData, Heartbeat, Subscription
 from gateway.wire.codes import RequestCode, ResponseCode
-from gateway.wire.pops import retry_topic
+from gateway.wire.group_topics import retry_topic
 
 CLIENT_EXPIRY = 120.0
 """Seconds without a heartbeat after which a client is forgotten (ConsumerManager)."""

@@ -14,10 +14,10 @@ from gateway.access import PUB, READ, May
 from gateway.broker import Broker
 from gateway.intake import terms_of
 from gateway.router import RequestError
-from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.wire import properties as names
 from gateway.wire.addresses import show_address
 from gateway.wire.codes import ResponseCode
+from gateway.wire.group_topics import is_of_group
 from gateway.wire.messages import (
     decode_message,
     java_hash,
@@ -391,8 +391,7 @@ class PendingMessages:
         if topic:
             check_may_send(may, topic)
             return {place for place in places if place.topic == topic}
-        retried = (RETRY_PREFIX, DLQ_PREFIX)
-        return _permitted(may, {one for one in places if not one.topic.startswith(retried)})
+        return _permitted(may, {one for one in places if not is_of_group(one.topic)})
 
     def places_with_key(self, topic: str, key: str, may: May) -> set[Place]:
         """Return the places of a topic's messages with a key, at most `MAX_CHANGED_BY_KEY`, pending ones first.

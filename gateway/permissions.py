@@ -16,7 +16,7 @@ from typing import Final
 from gateway.access import PUB, READ, Action, Need, Resource
 from gateway.broker import Broker
 from gateway.router import Call
-from gateway.topics import DEFAULT_TOPIC, RETRY_PREFIX
+from gateway.topics import DEFAULT_TOPIC
 from gateway.transactions import place_of
 from gateway.wire.admin_bodies import (
     parse_consume_mode,
@@ -25,8 +25,9 @@ from gateway.wire.admin_bodies import (
 )
 from gateway.wire.bodies import parse_group_settings, parse_heartbeat, parse_lock_request
 from gateway.wire.codes import RequestCode as Code
+from gateway.wire.group_topics import RETRY_PREFIX, retry_topic
 from gateway.wire.messages import MessageError, decode_message, parse_offset_msg_id
-from gateway.wire.pops import parse_assignment_request, parse_batch_acks, retry_topic
+from gateway.wire.pops import parse_assignment_request, parse_batch_acks
 from gateway.wire.recall import RecallHandle, RecallHandleError
 from storage import find_half, find_record
 

@@ -20,7 +20,8 @@ from gateway.router import Call, RequestError, check_number
 from gateway.topics import MAX_PREFIXED_NAME, PERM_READ, Topic
 from gateway.wire.bodies import GroupSettings
 from gateway.wire.codes import ResponseCode
-from gateway.wire.pops import NORMAL, RETRIED, retry_topic
+from gateway.wire.group_topics import retry_topic
+from gateway.wire.pops import NORMAL, RETRIED
 from storage import MAX_ROWS_FILTERED, DamagedError, Page, Queue, Store
 
 MAX_MESSAGES: Final = 32

@@ -16,6 +16,7 @@ from gateway.router import RequestError
 from gateway.unstored import Unstored
 from gateway.wire.bodies import GroupSettings, TopicSettings
 from gateway.wire.codes import ResponseCode
+from gateway.wire.group_topics import RETRY_PREFIX, is_of_group
 from gateway.wire.messages import MAX_PROPERTIES
 from storage import (
     Store,
@@ -34,8 +35,6 @@ CLEARED_AT_ONCE = 500
 
 DEFAULT_TOPIC = "TBW102"
 """The topic whose route clients ask for before they send to an unknown one; its settings are the template."""
-
-RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
 
 SCHEDULE_TOPIC, TIMER_TOPIC = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -121,7 +120,7 @@ class Topic:
         self.settings = settings
         self.limits = limits_of(settings.attributes)
         self.is_retry = self.name.startswith(RETRY_PREFIX)
-        self.is_of_group = self.name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        self.is_of_group = is_of_group(self.name)
         self.queues = max(settings.read_queue_nums, settings.write_queue_nums)
         self.most_properties = MAX_PROPERTIES - (HANDLE_ROOM if self.is_retry else 0)
 
@@ -453,8 +452,7 @@ def check_topic_name(name: str) -> None:
             ResponseCode.INVALID_PARAMETER,
             f"The specified topic: {name}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
         )
-    prefixed = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
-    longest = MAX_PREFIXED_NAME if prefixed else MAX_NAME
+    longest = MAX_PREFIXED_NAME if is_of_group(name) else MAX_NAME
     if len(name) > longest:
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,

@@ -13,12 +13,13 @@ import msgspec
 
 from gateway.client import ClientError, NoAnswerError, RefusalError, RemotingClient
 from gateway.intake import terms_of
-from gateway.topics import DEFAULT_TOPIC, DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX
+from gateway.topics import DEFAULT_TOPIC, PERM_WRITE
 from gateway.wire import properties as names
 from gateway.wire.addresses import parse_address, show_address
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.commands import Command
 from gateway.wire.fields import to_ext
+from gateway.wire.group_topics import is_of_group
 from gateway.wire.headers import SendMessageV2
 from gateway.wire.messages import decode_message, unpack_host
 from gateway.wire.pending_bodies import HeldMessage, HeldPage
@@ -300,7 +301,7 @@ class Sender:
                 f"no writable broker has topic {topic}, and none creates topics by itself: create it first"
             )
         # A group's topics are created with one queue, whatever the template has.
-        most = 1 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else _MADE_QUEUES
+        most = 1 if is_of_group(topic) else _MADE_QUEUES
         return template._replace(queues=min(most, template.queues))
 
     def _ask_route(self, topic: str) -> Place | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.wire import properties as names
 from gateway.wire.codes import RequestCode
+from gateway.wire.group_topics import RETRY_PREFIX
 from spark_jobs.messages import PULLS, SENDS
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def feature() -> Column:
     is_filtered = ~field("subscription").isin("", "*")
     found = (
         f.when(
-            (is_send | is_pull) & field("b", "topic").startswith("%RETRY%"),
+            (is_send | is_pull) & field("b", "topic").startswith(RETRY_PREFIX),
             "retries",
         )
         .when(is_send & has([names.TRAN_MSG]), "transactions")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gateway.wire.group_topics import RETRY_PREFIX
 from spark_jobs.messages import STORED_CODES
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _refused(messages: DataFrame) -> int:
     sends = messages.where(
         (f.col("event") == "sent")
         & f.col("due_ms").isNotNull()
-        & ~f.col("topic").startswith("%RETRY%")
+        & ~f.col("topic").startswith(RETRY_PREFIX)
     )
     by_message = sends.groupBy("topic", "message_id", alone.alias("alone"))
     return by_message.agg(f.bool_and(is_refused).alias("is_refused")).where("is_refused").count()
@@ -273,7 +274,7 @@ def _asked(messages: DataFrame) -> DataFrame:
         f.col("event").isin("sent", "parked", "rolled")
         & f.col("due_ms").isNotNull()
         & (f.col("answer_code").isNull() | f.col("answer_code").isin(*STORED_CODES))
-        & ~f.col("topic").startswith("%RETRY%")
+        & ~f.col("topic").startswith(RETRY_PREFIX)
     )
     # A rolled record is no send, and its due time is rounded. It counts where the log with the send is gone.
     is_send = f.col("event") != "rolled"

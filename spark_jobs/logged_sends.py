@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gateway.wire import properties as names
 from gateway.wire.codes import RequestCode, SysFlag
+from gateway.wire.group_topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.wire.messages import Message, unpack_host
 from gateway.wire.properties import find, remove
 from spark_jobs.exchanges import ROWS, text_maps
@@ -25,7 +26,7 @@ GROUP: Final = "tidegate-replay-log"
 
 _VERSION: Final = 513
 """The version of a 5.5.0 client (MQVersion)."""
-NOT_SENT: Final = ("%RETRY%", "%DLQ%", "RMQ_SYS_", "rmq_sys_")
+NOT_SENT: Final = (RETRY_PREFIX, DLQ_PREFIX, "RMQ_SYS_", "rmq_sys_")
 """Prefixes of topics that no client sends to."""
 _ADDED: Final = (
     *(names.REAL_TOPIC, names.REAL_QID, names.MSG_REGION, names.TRACE_ON, names.CLUSTER),

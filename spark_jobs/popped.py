@@ -17,6 +17,7 @@ from gateway.wire import properties as names
 from gateway.wire.bodies import BodyError
 from gateway.wire.codes import RequestCode
 from gateway.wire.fields import FieldError
+from gateway.wire.group_topics import retry_topic
 from gateway.wire.messages import MessageError, decode_messages
 from gateway.wire.pops import (
     NORMAL,
@@ -25,7 +26,6 @@ from gateway.wire.pops import (
     Handle,
     parse_batch_acks,
     parse_handle,
-    retry_topic,
 )
 from gateway.wire.properties import find
 from spark_jobs.latest import Latest

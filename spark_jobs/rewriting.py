@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from gateway.wire import properties as names
 from gateway.wire.codes import RequestCode
+from gateway.wire.group_topics import RETRY_PREFIX
 from gateway.wire.messages import (
     BatchItem,
     MessageError,
@@ -20,7 +21,6 @@ from gateway.wire.messages import (
     encode_batch,
     split_batch,
 )
-from gateway.wire.pops import RETRY_PREFIX
 from gateway.wire.properties import find, join, parse
 from spark_jobs import popped
 from spark_jobs.latest import Latest

@@ -9,10 +9,11 @@ from gateway.broker import Broker
 from gateway.consume_modes import POP, PULL
 from gateway.router import Call, RequestError
 from gateway.siblings import Siblings
-from gateway.topics import PERM_READ, RETRY_PREFIX
+from gateway.topics import PERM_READ
 from gateway.wire.admin_bodies import ConsumeMode, parse_consume_mode
 from gateway.wire.bodies import MessageQueue
 from gateway.wire.codes import ResponseCode
+from gateway.wire.group_topics import RETRY_PREFIX
 from gateway.wire.pops import AssignmentRequest, encode_assignments, parse_assignment_request
 
 ANY_QUEUE = -1

@@ -9,7 +9,6 @@ from gateway.queue_locks import QueueLocks
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError, check_number
 from gateway.sql92 import MAX_LENGTH
-from gateway.topics import RETRY_PREFIX
 from gateway.wire.bodies import (
     ConsumerData,
     Heartbeat,
@@ -21,6 +20,7 @@ from gateway.wire.bodies import (
     parse_lock_request,
 )
 from gateway.wire.codes import ResponseCode
+from gateway.wire.group_topics import RETRY_PREFIX
 from gateway.wire.headers import GetConsumerList, UnregisterClient
 
 MAX_GROUPS = 10_000

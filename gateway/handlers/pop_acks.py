@@ -14,9 +14,9 @@ from gateway.intake import SET_ANEW, NewMessage, retried
 from gateway.pop_orders import ORDERED_QUEUE, Place
 from gateway.pop_queues import LONGEST_INVISIBLE_MS
 from gateway.router import Call, Peer, RequestError, check_number
-from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
+from gateway.wire.group_topics import DLQ_PREFIX, RETRY_PREFIX, retry_topic
 from gateway.wire.headers import AckMessage, ChangeInvisibleTime
 from gateway.wire.messages import decode_message
 from gateway.wire.pops import (
@@ -25,7 +25,6 @@ from gateway.wire.pops import (
     Handle,
     parse_batch_acks,
     parse_handle,
-    retry_topic,
 )
 from gateway.wire.properties import find, remove
 from storage import Page, Pop, PopDue, StorageError, due_pops, put_pops, take_pop

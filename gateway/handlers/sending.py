@@ -14,12 +14,10 @@ from gateway.intake import REGION, SET_ANEW, Accepted, NewMessage, retried, too_
 from gateway.recurring_orders import RECURRING_REQUESTS, asks_to_recur, name_of, read_order
 from gateway.router import Call, RequestError, illegal
 from gateway.topics import (
-    DLQ_PREFIX,
     FORBIDDEN_TO_SEND,
     MAX_NAME,
     NOT_FOUND_HELP,
     PERM_WRITE,
-    RETRY_PREFIX,
     Topic,
     check_topic_name,
 )
@@ -28,6 +26,7 @@ from gateway.wire import properties as names
 from gateway.wire.bodies import GroupSettings
 from gateway.wire.codes import ResponseCode, SysFlag
 from gateway.wire.commands import send_response
+from gateway.wire.group_topics import DLQ_PREFIX, RETRY_PREFIX, is_of_group
 from gateway.wire.headers import ConsumerSendMsgBack, SendMessage
 from gateway.wire.messages import (
     BatchItem,
@@ -239,7 +238,7 @@ class Sending:
         topic = self._topics.get(name)
         if topic is None:
             check_topic_name(name)
-            if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            if is_of_group(name):
                 topic = self._topics.ensure(name)
             else:
                 topic = self._topics.create_on_send(

@@ -7,7 +7,7 @@ from functools import partial
 from gateway import attributes
 from gateway.broker import Broker
 from gateway.router import Call, RequestError, check_number
-from gateway.topics import MAX_PUT, RETRY_PREFIX, Topic, check_queues, check_topic_name
+from gateway.topics import MAX_PUT, Topic, check_queues, check_topic_name
 from gateway.versions import TableVersion
 from gateway.wire.admin_bodies import (
     encode_topics,
@@ -20,6 +20,7 @@ from gateway.wire.bodies import (
     parse_attribute_changes,
 )
 from gateway.wire.codes import ResponseCode
+from gateway.wire.group_topics import RETRY_PREFIX, retry_topic
 from gateway.wire.headers import (
     CreateTopic,
     DeleteTopic,
@@ -28,7 +29,6 @@ from gateway.wire.headers import (
     GetTopicStats,
     QueryConsumeQueue,
 )
-from gateway.wire.pops import retry_topic
 from gateway.wire.progress_bodies import (
     QueueEnds,
     QueueRow,

@@ -28,12 +28,12 @@ from gateway.bulk import BulkChanges
 from gateway.intake import terms_of
 from gateway.pending import PendingMessages, Wanted
 from gateway.rescheduling import NewTime
-from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import NewTimeFields, TopicName, read_bound
 from gateway.web.timeline import count as count_columns
 from gateway.web.turns import Turns
 from gateway.wire.codes import ResponseCode, SysFlag
+from gateway.wire.group_topics import is_of_group
 from gateway.wire.messages import decode_message
 from gateway.wire.pending_bodies import HeldMessage
 from storage import HELD_SPAN_MS, Columns, Found
@@ -408,7 +408,7 @@ def _pieces(begin_ms: int, end_ms: int | None) -> list[Columns]:
 
 def _is_meant(wanted: Wanted, topic: str) -> bool:
     """Return whether a selection includes a topic: redeliveries to consumers only if it names their topic."""
-    return bool(wanted.topic) or not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return bool(wanted.topic) or not is_of_group(topic)
 
 
 def _is_shown(asker: Asker, wanted: Wanted, topic: str) -> bool:

@@ -17,7 +17,7 @@ from gateway.delays import REQUESTS
 from gateway.intake import too_long
 from gateway.recurring_orders import RECURRING_REQUESTS
 from gateway.router import Call, RequestError
-from gateway.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from gateway.topics import DEFAULT_TOPIC
 from gateway.transactions import is_half
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import read_moment
@@ -25,6 +25,7 @@ from gateway.wire import properties as names
 from gateway.wire.codes import RequestCode
 from gateway.wire.commands import VERSION, Command, decode_command
 from gateway.wire.frames import FrameBuffer
+from gateway.wire.group_topics import is_of_group
 from gateway.wire.headers import SendMessage
 from gateway.wire.messages import MAX_PROPERTIES, pack_host, uniq_key
 from gateway.wire.properties import join
@@ -118,7 +119,7 @@ class Sender:
             message.
         :raises RequestError: when the properties are too long.
         """
-        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        if is_of_group(topic):
             raise ApiError(HTTPStatus.BAD_REQUEST, f"topic {topic} belongs to a consumer group")
         asker.check_topic(PUB, topic)
         if is_half(properties, 0):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from gateway.wire.bodies import BodyError, MessageQueue, read_body
 from gateway.wire.fields import FieldError, Int32, Int64
 
-RETRY_PREFIX: Final = "%RETRY%"
 NORMAL, RETRIED, RETRIED_V2 = "0", "1", "2"
 """Kinds of topics in a pop: the topic of the request, or the one where its unacknowledged messages come back. The last
 kind is upstream's enableRetryTopicV2, which is off there too (ExtraInfoUtil)."""
@@ -61,11 +60,6 @@ def parse_handle(text: str) -> Handle:
     except ValueError as error:
         raise FieldError(f"the field extraInfo is no handle: {text[:200]!r}") from error
     return handle
-
-
-def retry_topic(topic: str, group: str) -> str:
-    """Return the topic where a group's unacknowledged messages of a topic come back (KeyBuilder)."""
-    return f"{RETRY_PREFIX}{group}_{topic}"
 
 
 class Popped(NamedTuple):

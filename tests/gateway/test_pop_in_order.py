@@ -19,8 +19,9 @@ from gateway.pop_orders import Place
 from gateway.pop_queues import PopQueues
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
+from gateway.wire.group_topics import retry_topic
 from gateway.wire.messages import decode_messages
-from gateway.wire.pops import parse_handle, retry_topic
+from gateway.wire.pops import parse_handle
 from storage.keys import queue_prefix
 from tests.gateway.faults import batches_cannot_begin, commits_fail, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies

@@ -10,8 +10,8 @@ from hypothesis.stateful import invariant
 
 from gateway.topics import CHECKED_OUT_TOPIC, HALF_TOPIC
 from gateway.wire.codes import RequestCode
+from gateway.wire.group_topics import retry_topic
 from gateway.wire.messages import Message as Record
-from gateway.wire.pops import retry_topic
 from storage import usage_of
 from tests.gateway.memory import properties_of
 from tests.gateway.model.consumers import Consumers

@@ -68,13 +68,13 @@ from storage.lookup import (
     find_by_sequences,
     find_record,
     has_too_many,
-    newest_stored_ms,
-    scan_pending,
     scan_with_key,
 )
 from storage.meta_pages import DATA_FILE
+from storage.newest import newest_stored_ms
 from storage.paused import Pause
 from storage.pausing import fire_resumed, pause_topic, resume_topic
+from storage.pending import scan_pending
 from storage.pops import Pop, PopDue, due_pops, put_pops, take_pop
 from storage.queues import MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page, Queue, StoredMessage
 from storage.recurring import (

@@ -20,8 +20,8 @@ from storage.keys import (
     pack_u64,
     timer_topic,
 )
-from storage.lookup import LEAPS_WEIGH, pending_timers
 from storage.paused import waiting_timers
+from storage.pending import LEAPS_WEIGH, pending_timers
 from storage.reader import Reader
 from storage.shapes import is_timer
 from storage.store import Store

@@ -27,6 +27,7 @@ from storage import (
     lookup,
     newest_stored_ms,
     pause_topic,
+    pending,
     queues,
     scan_aborted,
     scan_fired,
@@ -348,7 +349,7 @@ class TestScan:
     def test_a_page_looks_at_a_bounded_number_of_timers(
         self, store: Store, topic: bytes | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(lookup, "MAX_TIMERS_SCANNED", 10)
+        monkeypatch.setattr(pending, "MAX_TIMERS_SCANNED", 10)
         hold_all(store, numbered(25), 5)
         hold(store, Sample(b"wanted", tag_hash=1), 5)
         store.commit()
@@ -364,9 +365,9 @@ class TestScan:
     def test_a_search_among_other_topics_ends_early_and_goes_on(
         self, folder: Folder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(lookup, "LEAPS", 3)
-        monkeypatch.setattr(lookup, "LEAPS_WEIGH", 7)
-        monkeypatch.setattr(lookup, "MAX_TIMERS_SCANNED", 10)
+        monkeypatch.setattr(pending, "LEAPS", 3)
+        monkeypatch.setattr(pending, "LEAPS_WEIGH", 7)
+        monkeypatch.setattr(pending, "MAX_TIMERS_SCANNED", 10)
         store = folder.open(inbox_size=0)
         for due_ms in range(1_000, 1_100):
             for other in (b"a", b"z"):
@@ -389,8 +390,8 @@ class TestScan:
     def test_a_cursor_among_other_topics_names_none_of_them(
         self, folder: Folder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(lookup, "LEAPS", 3)
-        monkeypatch.setattr(lookup, "MAX_TIMERS_SCANNED", 1)
+        monkeypatch.setattr(pending, "LEAPS", 3)
+        monkeypatch.setattr(pending, "MAX_TIMERS_SCANNED", 1)
         store = folder.open(inbox_size=0)
         for due_ms in range(1_000, 1_030):
             for other in (b"bills", b"orders-2", b"wares"):
@@ -410,9 +411,9 @@ class TestScan:
     def test_only_readable_topics(
         self, store: Store, weigh: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(lookup, "LEAPS", weigh)
-        monkeypatch.setattr(lookup, "LEAPS_WEIGH", weigh)
-        monkeypatch.setattr(lookup, "MAX_TIMERS_SCANNED", 10)
+        monkeypatch.setattr(pending, "LEAPS", weigh)
+        monkeypatch.setattr(pending, "LEAPS_WEIGH", weigh)
+        monkeypatch.setattr(pending, "MAX_TIMERS_SCANNED", 10)
         for due_ms in (1_000, 1_001, 1_002, 1_030, 1_031):
             for other in (b"a", b"p", b"z"):
                 hold_all(store, [b"secret"] * 9, due_ms, other)
@@ -695,6 +696,7 @@ class TestLargeMessages:
     def _two_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         two = 2 * len(Sample(b"0").record(1))
         monkeypatch.setattr(lookup, "MAX_FOUND_BYTES", two)
+        monkeypatch.setattr(pending, "MAX_FOUND_BYTES", two)
         monkeypatch.setattr(history, "MAX_FOUND_BYTES", two)
 
     @pytest.mark.parametrize("state", [State.PENDING, State.FIRED, State.ABORTED])

@@ -22,7 +22,7 @@ from storage import (
 )
 from storage.inbox import READ_AT_ONCE
 from storage.keys import HELD_SPAN_MS
-from storage.lookup import PLACES_OF_SPAN, PLACES_READ_AHEAD
+from storage.pending import PLACES_OF_SPAN, PLACES_READ_AHEAD
 from storage.read_ahead import FEW, THREADS, ReadAhead, Rows
 from tests.storage.faults import no_more_threads
 from tests.storage.folder import Folder

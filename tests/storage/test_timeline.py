@@ -19,8 +19,8 @@ from storage import (
     count_overdue,
     count_soon,
     due_range,
-    lookup,
     pause_topic,
+    pending,
     reschedule,
     soon,
     timeline,
@@ -43,7 +43,7 @@ def counted(
     cursor: Cursor | None = None
     while True:
         tally = count_due(store, columns, topic=topic, tag_hash=tag_hash, cursor=cursor)
-        assert tally.rows <= timeline.MAX_ROWS + lookup.LEAPS_WEIGH
+        assert tally.rows <= timeline.MAX_ROWS + pending.LEAPS_WEIGH
         counts.update(tally.counts)
         cursor = tally.cursor
         if cursor is None:
@@ -94,7 +94,7 @@ def test_counts_are_what_is_there(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, width_ms: int, rows: int
 ) -> None:
     monkeypatch.setattr(timeline, "MAX_ROWS", rows)
-    monkeypatch.setattr(lookup, "LEAPS", 2)
+    monkeypatch.setattr(pending, "LEAPS", 2)
     store, due = fill(folder)
     begins = (2 * HOUR_MS, 2 * HOUR_MS + 55, 2 * HOUR_MS + 10_000)
     for begin_ms, number in ((0, 41 * HOUR_MS // width_ms + 1), *((begin, 3) for begin in begins)):

@@ -230,14 +230,8 @@ class Store:
         :returns: its offset in the queue.
         """
         number = pack_u64(sequence)
-        offset = queue.next
-        row = number + QUEUE_COLUMNS.pack(tag_hash, len(record), stored_ms)
         self._add_record(sequence, number, queue.topic, record, message_id, keys, NOT_TIMED)
-        queue.next = offset + 1
-        self._rows.append((queue.prefix + pack_u64(offset), row))
-        self._note_growth(queue, tag_hash)
-        queue.next_bytes += len(record)
-        return offset
+        return self._enter(queue, number, tag_hash, len(record), stored_ms)
 
     def schedule(
         self,
@@ -272,11 +266,18 @@ class Store:
         self.held.count(topic, 1, len(record))
         self._timed[topic] += 1
 
-    def _note_growth(self, queue: Queue, tag_hash: int) -> None:
+    def _enter(self, queue: Queue, number: bytes, tag_hash: int, size: int, stored_ms: int) -> int:
+        """Put a message's row at the end of its queue, and return the offset there."""
+        offset = queue.next
+        row = number + QUEUE_COLUMNS.pack(tag_hash, size, stored_ms)
+        self._rows.append((queue.prefix + pack_u64(offset), row))
+        queue.next = offset + 1
+        queue.next_bytes += size
         tags = self._grown.get(queue)
         if tags is None:
             tags = self._grown[queue] = set()
         tags.add(tag_hash)
+        return offset
 
     def _add_record(
         self,
@@ -358,16 +359,7 @@ class Store:
         """
         self.held.count(queue.topic, -1, size)
         self._fired[queue.topic] += 1
-        offset = queue.next
-        queue.next = offset + 1
-        queue.next_bytes += size
-        self._note_growth(queue, tag_hash)
-        self._rows.append(
-            (
-                queue.prefix + pack_u64(offset),
-                number + QUEUE_COLUMNS.pack(tag_hash, size, stored_ms),
-            )
-        )
+        self._enter(queue, number, tag_hash, size, stored_ms)
         self._bytes += 200
         self._changes += 1
 

@@ -230,8 +230,10 @@ class Store:
         :returns: its offset in the queue.
         """
         number = pack_u64(sequence)
+        # This comes first: a number that has no room in the row must leave nothing of the message.
+        offset = self._enter(queue, number, tag_hash, len(record), stored_ms)
         self._add_record(sequence, number, queue.topic, record, message_id, keys, NOT_TIMED)
-        return self._enter(queue, number, tag_hash, len(record), stored_ms)
+        return offset
 
     def schedule(
         self,

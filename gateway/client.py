@@ -141,7 +141,9 @@ class RemotingClient:
     def _connected(self) -> socket.socket:
         if self._socket is None:
             try:
-                self._socket = self._secured(socket.create_connection(self._address, self._timeout))
+                connection = socket.create_connection(self._address, self._timeout)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._socket = self._secured(connection)
                 self._frames = FrameBuffer()
             except ConnectionRefusedError:
                 raise ClientError(
@@ -159,7 +161,6 @@ class RemotingClient:
                 raise ClientError(
                     f"{self._name} cannot be reached: {reason or error}; check the address"
                 ) from None
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._socket
 
     def _secured(self, connection: socket.socket) -> socket.socket:
@@ -169,7 +170,6 @@ class RemotingClient:
         import ssl
 
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return self._tls.wrap_socket(connection, server_hostname=self._address[0])
         except ssl.SSLCertVerificationError as error:
             connection.close()

@@ -198,7 +198,6 @@ class PendingMessages:
         """Return a page of a topic's fired messages by the time of firing, or of aborted messages by the time of
         the abort."""
         begin_ms, end_ms = max(0, wanted.begin_ms), _end_of(wanted)
-        topic = self._broker.topics.get(wanted.topic)
         if wanted.state == State.ABORTED.value:
             return scan_aborted(
                 self._store,
@@ -214,6 +213,7 @@ class PendingMessages:
                 ResponseCode.INVALID_PARAMETER,
                 "messages that fired are listed by topic, and those of any state by id or key: name one",
             )
+        topic = self._broker.topics.get(wanted.topic)
         if topic is None:
             return FoundPage([], None)
         return scan_fired(

@@ -10,12 +10,10 @@ from typing import IO, TYPE_CHECKING, Any
 import rich_click as click
 
 from gateway.asking import given, lines_of, now_ms, server_options
+from gateway.data_folder import FAULTY
 
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
-
-_NOT_ALL = 4
-"""Exit status when something could not be imported, as with `tidegate import`."""
 
 _given = given("give one, or leave the flag out")
 
@@ -277,4 +275,4 @@ def import_(connection: RemotingClient, source: Path, as_json: bool) -> None:
             display.recurring_change(done, now_ms(), as_json=as_json)
     if failed:
         click.echo(f"{failed:,} could not be set", err=True)
-        sys.exit(_NOT_ALL)
+        sys.exit(FAULTY)

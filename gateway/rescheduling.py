@@ -32,6 +32,8 @@ from storage import (
 _NOTE: Final = b"bulk change"
 """Name of the note with the time that the last change of several steps began with, as text in epoch ms."""
 
+_UNKNOWN: Final = RescheduleResult(Rescheduled.UNKNOWN, 0, 0)
+
 
 class NewTime(NamedTuple):
     """When a message is to fire from now on, in ms: `due_ms` since 1970, `delay_ms` from now, or `shift_ms` later than
@@ -108,12 +110,12 @@ class Rescheduling:
         :param topic: where not empty, only messages of this topic count.
         """
         places = self._pending.places_of(message_id, topic, may)
-        return self._move_places(places, to) or [_unknown(message_id, topic)]
+        return self._move_places(places, to) or [_outcome(Place(message_id, topic), _UNKNOWN)]
 
     def by_key(self, topic: str, key: str, to: NewTime, may: May) -> list[RescheduleOutcome]:
         """Move a topic's messages with a key, as many as one abort by key takes on, pending ones first."""
         places = self._pending.places_with_key(topic, key, may)
-        return self._move_places(places, to) or [_unknown("", topic)]
+        return self._move_places(places, to) or [_outcome(Place("", topic), _UNKNOWN)]
 
     def _move_places(self, places: set[Place], to: NewTime) -> list[RescheduleOutcome]:
         for place in places:
@@ -207,14 +209,4 @@ def _outcome(place: Place, result: RescheduleResult) -> RescheduleOutcome:
         topic=place.topic,
         due_ms=result.due_ms,
         due_before_ms=result.due_before_ms,
-    )
-
-
-def _unknown(message_id: str, topic: str) -> RescheduleOutcome:
-    return RescheduleOutcome(
-        outcome=Rescheduled.UNKNOWN.value,
-        msg_id=message_id,
-        topic=topic,
-        due_ms=0,
-        due_before_ms=0,
     )

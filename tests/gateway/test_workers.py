@@ -24,16 +24,15 @@ from gateway.wire.codes import RequestCode
 from gateway.wire.commands import decode_command, encode_command
 from gateway.wire.frames import FrameBuffer
 from gateway.wire.messages import pack_host
-from gateway.workers import (
+from gateway.worker import (
     FIRST_PAUSE,
     HEARING_SECONDS,
     LONGEST_END,
     LONGEST_PAUSE,
-    LONGEST_START,
     TIMES_UNTIL_KILLED,
     TIMES_UNTIL_TOLD,
-    Leader,
 )
+from gateway.workers import LONGEST_START, Leader
 from storage import DATA_FILE
 
 

@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger
 
 from gateway.config import Config
-from gateway.connection import RemotingConnection, RemotingFactory
+from gateway.connection import RemotingFactory
 from gateway.link import Link
 from gateway.merging import MERGES, ONE_WORKER, WHERE_IT_RECURS, Merge, Whole, unserved
 from gateway.outgoing import MAX_OPAQUE, Outgoing
@@ -65,8 +65,10 @@ class WorkerLink(Link):
 
     MOST_REMEMBERED: Final = 10_000
 
-    def __init__(self, reactor: Any, factory: RemotingFactory, address: HostPort) -> None:
-        super().__init__(reactor, factory, address)
+    def __init__(
+        self, reactor: Any, factory: RemotingFactory, outgoing: Outgoing, address: HostPort
+    ) -> None:
+        super().__init__(reactor, factory, outgoing, address)
         self._remembered: dict[tuple[int, str | None], Command] = {}
         self.serves = False
         """Whether the worker is known to serve. If not, nothing waits for it."""
@@ -148,7 +150,9 @@ class Front:
         """
         link = self._links[broker]
         if link is None:
-            link = self._links[broker] = WorkerLink(self._reactor, self._to_workers, address)
+            link = self._links[broker] = WorkerLink(
+                self._reactor, self._to_workers, self._outgoing, address
+            )
         where = encode_cluster_info(self._cluster, broker, str(advertised))
         link.told(Command(code=Code.GET_BROKER_CLUSTER_INFO), Command(body=where))
 
@@ -186,19 +190,7 @@ class Front:
 
     def _users(self, link: WorkerLink) -> Deferred[Command | None]:
         answer: Deferred[Command | None] = Deferred()
-
-        def ask(connection: RemotingConnection | None) -> None:
-            if connection is None:
-                answer.callback(None)
-                return
-            try:
-                self._outgoing.request(
-                    connection, Code.AUTH_LIST_USER, {}, b"", PATIENCE, answer.callback
-                )
-            except RequestError:
-                answer.callback(None)
-
-        link.use(ask)
+        link.ask(Code.AUTH_LIST_USER, {}, b"", PATIENCE, answer.callback)
         return answer
 
     def _asked(self, command: Command, client: Peer) -> None:
@@ -278,21 +270,12 @@ class Front:
         try:
             self._outgoing.check_room(len(links) + self._turns.waiting)
             if command.code in NEEDED_BY_CLIENTS:
-                self._question(command, merge, links, answer).put(patience)
+                Question(command, merge, links, self._is_open, answer).put(patience)
             else:
-                question = self._question(command, merge, links, answered)
+                question = Question(command, merge, links, self._is_open, answered)
                 self._turns.put(client, patience, question.put, give_up)
         except RequestError as error:
             answer(Whole(code=error.code, remark=error.remark))
-
-    def _question(
-        self,
-        command: Command,
-        merge: Merge,
-        links: Mapping[str, WorkerLink | None],
-        answer: Callable[[Whole], None],
-    ) -> Question:
-        return Question(self._outgoing, command, merge, links, self._is_open, answer)
 
     def _check_size(self, command: Command, held: int) -> None:
         """Refuse a large request while others wait that are too large together, or while a worker that serves has not
@@ -360,14 +343,12 @@ class Question:
 
     def __init__(
         self,
-        outgoing: Outgoing,
         command: Command,
         merge: Merge,
         links: Mapping[str, WorkerLink | None],
         is_open: bool,
         answer: Callable[[Whole], None],
     ) -> None:
-        self._outgoing = outgoing
         self._command = command
         self._merge = merge
         self._links = links
@@ -392,28 +373,10 @@ class Question:
             return
         for broker in lacking:
             self._answered(broker, None)
-        for broker, link in serving.items():
-            link.use(partial(self._ask, broker, link, patience))
-
-    def _ask(
-        self,
-        broker: str,
-        link: WorkerLink,
-        patience: float,
-        connection: RemotingConnection | None,
-    ) -> None:
-        if connection is None:
-            self._answered(broker, None)
-            return
         command = self._command
-        try:
-            self._outgoing.request(
-                *(connection, command.code, command.ext(), command.body, patience),
-                partial(self._told, broker, link),
-            )
-        except RequestError:
-            # There was room before the connection was opened.
-            self._answered(broker, None)
+        for broker, link in serving.items():
+            told = partial(self._told, broker, link)
+            link.ask(command.code, command.ext(), command.body, patience, told)
 
     def _told(self, broker: str, link: WorkerLink, answer: Command | None) -> None:
         self._answered(broker, link.told(self._command, answer))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ClientCreator
 
 from gateway.connection import RemotingConnection, RemotingFactory
+from gateway.outgoing import OnAnswer, Outgoing
+from gateway.router import RequestError
 from gateway.setting_values import HostPort
 
 PATIENCE = 5.0
@@ -18,12 +20,16 @@ PATIENCE = 5.0
 class Link:
     """A connection that is opened for the first request, and kept.
 
+    :param factory: makes the connection, whose answers go to `outgoing`.
     :param address: where the other process listens.
     """
 
-    def __init__(self, reactor: Any, factory: RemotingFactory, address: HostPort) -> None:
+    def __init__(
+        self, reactor: Any, factory: RemotingFactory, outgoing: Outgoing, address: HostPort
+    ) -> None:
         creator: Any = ClientCreator
         self._creator = creator(reactor, factory.buildProtocol, address)
+        self._outgoing = outgoing
         self._address = address
         self._connection: RemotingConnection | None = None
         self._waiting: list[Deferred[RemotingConnection | None]] = []
@@ -34,7 +40,29 @@ class Link:
         connection = self._connection
         return connection is not None and connection.open and connection.congested
 
-    def use(self, ready: Callable[[RemotingConnection | None], None]) -> None:
+    def ask(
+        self,
+        code: int,
+        ext: Mapping[str, str] | None,
+        body: bytes,
+        timeout: float,
+        on_answer: OnAnswer,
+    ) -> None:
+        """Send the other process a request: see `Outgoing.request`. The answer is None also if no connection can be
+        opened or too many requests wait, perhaps before this returns."""
+
+        def send(connection: RemotingConnection | None) -> None:
+            if connection is None:
+                on_answer(None)
+                return
+            try:
+                self._outgoing.request(connection, code, ext, body, timeout, on_answer)
+            except RequestError:
+                on_answer(None)
+
+        self._use(send)
+
+    def _use(self, ready: Callable[[RemotingConnection | None], None]) -> None:
         """Call `ready` with an open connection, or with None if none can be opened."""
         if self._connection is not None and self._connection.open:
             ready(self._connection)

@@ -7,12 +7,11 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from gateway.config import Config
-from gateway.connection import RemotingConnection, RemotingFactory
+from gateway.connection import RemotingFactory
 from gateway.link import Link
 from gateway.loading import LEADER_ADDRESS_VARIABLE, LEADER_KEY_VARIABLE
 from gateway.outgoing import Outgoing
 from gateway.reactor import Reactor
-from gateway.router import RequestError
 from gateway.setting_values import HostPort, parse_host_port
 from gateway.topics import PERM_READ
 from gateway.wire.bodies import MessageQueue, parse_route
@@ -66,9 +65,8 @@ class Siblings:
         factory = RemotingFactory(
             reactor, outgoing.answered, outgoing.disconnected, config, always_reads=True
         )
-        self._link = Link(reactor, factory, shared.address)
+        self._link = Link(reactor, factory, outgoing, shared.address)
         self._reactor: Reactor = reactor
-        self._outgoing = outgoing
         self._key = shared.key.encode()
         self._known: dict[str, _Known] = {}
 
@@ -78,21 +76,10 @@ class Siblings:
         known = self._known.get(topic)
         if known is not None and self._reactor.seconds() < known.until:
             ready(known.queues)
-        else:
-            self._link.use(partial(self._ask, topic, ready))
-
-    def _ask(self, topic: str, ready: OnQueues, leader: RemotingConnection | None) -> None:
-        if leader is None:
-            self._told(topic, ready, None)
             return
         ext = signed({"topic": topic}, self._key)
         told = partial(self._told, topic, ready)
-        try:
-            self._outgoing.request(
-                leader, RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, b"", PATIENCE, told
-            )
-        except RequestError:
-            told(None)
+        self._link.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, b"", PATIENCE, told)
 
     def _told(self, topic: str, ready: OnQueues, answer: Command | None) -> None:
         queues = None

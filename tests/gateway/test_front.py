@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 from gateway.config import Config
 from gateway.connection import RemotingConnection
 from gateway.front import PATIENCE, ROUTE_PATIENCE, Front, WorkerLink
+from gateway.outgoing import Outgoing
 from gateway.setting_values import HostPort
 from gateway.taking_turns import AT_ONCE, MOST_OF_A_CLIENT
 from gateway.wire.bodies import encode_cluster_info, encode_topic_list
@@ -89,6 +90,11 @@ class Shared:
     ) -> None:
         """Send one request, whose response the client gets."""
         self._asked(command(encode_command(code, 7, flag=flag, ext=ext, body=body)), client)
+
+    def link(self) -> WorkerLink:
+        """Return a connection to a worker that is not opened."""
+        outgoing = Outgoing(self.reactor)
+        return WorkerLink(self.reactor, self.front.clients, outgoing, HostPort("127.0.0.1", 1))
 
     def connected(self, number: int = 0) -> RemotingConnection:
         """Accept a connection to a worker, as the worker would, and return it; by default the first connection."""
@@ -210,7 +216,7 @@ def test_what_a_worker_told_last_counts_while_it_is_starting_again(
 ) -> None:
     monkeypatch.setattr(WorkerLink, "MOST_REMEMBERED", 2)
     shared = Shared()
-    link = WorkerLink(shared.reactor, shared.front.clients, HostPort("127.0.0.1", 1))
+    link = shared.link()
 
     def told(topic: str, body: bytes, code: int = ResponseCode.SUCCESS) -> None:
         answer = command(encode_response(1, code, body=body))
@@ -237,7 +243,7 @@ def test_what_a_worker_told_last_counts_while_it_is_starting_again(
 def test_fields_that_mean_nothing_push_no_route_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WorkerLink, "MOST_REMEMBERED", 2)
     shared = Shared()
-    link = WorkerLink(shared.reactor, shared.front.clients, HostPort("127.0.0.1", 1))
+    link = shared.link()
     answer = command(encode_response(1, ResponseCode.SUCCESS, body=b"4 queues"))
     link.told(route_of("orders"), answer)
     for number in range(3):

@@ -108,7 +108,7 @@ from storage.retention import (
 )
 from storage.soon import count_overdue, count_soon
 from storage.store import Growth, Store
-from storage.timeline import Columns, Cursor, count_due, due_range
+from storage.timeline import Columns, Cursor, count_due, due_range, with_whole
 from storage.usage import Usage, usage_of
 
 __all__ = [
@@ -225,4 +225,5 @@ __all__ = [
     "take_half",
     "take_pop",
     "usage_of",
+    "with_whole",
 ]

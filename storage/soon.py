@@ -14,14 +14,11 @@ from typing import Final
 
 from storage.keys import HELD_SPAN_MS, HOUR_MS, pack_u64
 from storage.store import Store
-from storage.timeline import MAX_ROWS, Columns, Cursor, count_due
+from storage.timeline import MAX_ROWS, Columns, Cursor, Span, count_due, with_whole
 
 _MOST_ROWS: Final = 50_000
 """Rows of the tables that a count examines, some 0.1 s. If there are more, there is no count. A topic with due messages
 in every span has some 1,800 rows."""
-
-_Span = tuple[int, int]
-"""Due times in ms, from the first on and before the second."""
 
 
 def count_soon(
@@ -37,7 +34,7 @@ def count_soon(
     begin_ms = now_ms - now_ms % HELD_SPAN_MS
     bounds_ms = [begin_ms + bound * 1_000 for bound in (0, *bounds_s[1:])]
     nearest = (now_ms + 1, now_ms + 1 + bounds_s[0] * 1_000)
-    parts = [[nearest], *(_with_whole_hours(*span) for span in pairwise(bounds_ms))]
+    parts = [[nearest], *(with_whole(HOUR_MS, *span) for span in pairwise(bounds_ms))]
     count = _Count(store)
     counts = yield from count.messages(parts)
     # The messages within the first bound do not belong to the second.
@@ -49,19 +46,9 @@ def count_overdue(store: Store, now_ms: int) -> Generator[None, None, int]:
     """Count the messages that are due and have not fired, except those of paused topics. If very many are due in spans
     of their own, only the first 50,000 or so are counted."""
     begin_ms = now_ms - now_ms % HELD_SPAN_MS
-    parts = [*_with_whole_hours(0, begin_ms), (begin_ms, now_ms + 1)]
+    parts = [*with_whole(HOUR_MS, 0, begin_ms), (begin_ms, now_ms + 1)]
     (overdue,) = yield from _Count(store).messages([parts])
     return overdue
-
-
-def _with_whole_hours(begin_ms: int, end_ms: int) -> list[_Span]:
-    """Divide a span so that its whole hours can be counted at once."""
-    first_hour_ms = -(-begin_ms // HOUR_MS) * HOUR_MS
-    last_hour_ms = end_ms // HOUR_MS * HOUR_MS
-    if first_hour_ms >= last_hour_ms:
-        return [(begin_ms, end_ms)]
-    parts = (begin_ms, first_hour_ms), (first_hour_ms, last_hour_ms), (last_hour_ms, end_ms)
-    return [part for part in parts if part[0] < part[1]]
 
 
 class _Count:
@@ -75,7 +62,7 @@ class _Count:
         self._timers: list[list[bytes]] = []
         self.is_whole = True
 
-    def messages(self, groups: Sequence[Iterable[_Span]]) -> Generator[None, None, list[int]]:
+    def messages(self, groups: Sequence[Iterable[Span]]) -> Generator[None, None, list[int]]:
         """Count the messages in each group of spans."""
         yield from self._sort_inbox(chain.from_iterable(groups))
         counts = []
@@ -86,7 +73,7 @@ class _Count:
             counts.append(found)
         return counts
 
-    def _sort_inbox(self, spans: Iterable[_Span]) -> Generator[None, None, None]:
+    def _sort_inbox(self, spans: Iterable[Span]) -> Generator[None, None, None]:
         """Collect the timers in memory by the edges of the spans between which they are due."""
         self._edges = sorted({pack_u64(ms) for span in spans for ms in span})
         self._timers = [[] for _ in range(len(self._edges) + 1)]

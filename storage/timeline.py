@@ -33,6 +33,21 @@ _SUMS, _WAITING = b"s", b"w"
 """The first byte of a place among sums: the rest is a key in `held` or `hours`, or after them, in `waiting`."""
 
 
+Span = tuple[int, int]
+"""Due times in ms, from the first on and before the second."""
+
+
+def with_whole(unit_ms: int, begin_ms: int, end_ms: int) -> list[Span]:
+    """Divide a span so that the whole units in it can be counted at once: what comes before these, they, and the
+    rest."""
+    first_ms = -(-begin_ms // unit_ms) * unit_ms
+    last_ms = end_ms // unit_ms * unit_ms
+    if first_ms >= last_ms:
+        return [(begin_ms, end_ms)] if begin_ms < end_ms else []
+    parts = (begin_ms, first_ms), (first_ms, last_ms), (last_ms, end_ms)
+    return [part for part in parts if part[0] < part[1]]
+
+
 class Columns(NamedTuple):
     """Consecutive spans of time of the same width."""
 

@@ -36,7 +36,7 @@ from gateway.wire.codes import ResponseCode, SysFlag
 from gateway.wire.group_topics import is_of_group
 from gateway.wire.messages import decode_message
 from gateway.wire.pending_bodies import HeldMessage
-from storage import HELD_SPAN_MS, Columns, Found
+from storage import HELD_SPAN_MS, Columns, Found, with_whole
 
 TOKEN_MINUTES = 10
 """How long a preview can be confirmed."""
@@ -301,7 +301,10 @@ class Bulk:
         if wanted.key or wanted.tag or not asker.may_everything:
             return await self._count_one_by_one(asker, wanted)
         total, is_exact = 0, True
-        for columns in _pieces(wanted.begin_ms, wanted.end_ms):
+        end_ms = _LAST_MS if wanted.end_ms is None else wanted.end_ms
+        # The store has counts of whole spans.
+        for begin, end in with_whole(HELD_SPAN_MS, wanted.begin_ms, end_ms):
+            columns = Columns(begin, end - begin, 1)
             counted = await count_columns(self._broker, self._turns, columns, wanted.topic)
             total += sum(
                 sum(held.values())
@@ -393,17 +396,6 @@ def too_many_run() -> ApiError:
     return ApiError(
         HTTPStatus.CONFLICT, f"{MAX_RUNNING} jobs are running; wait for one, or cancel one"
     )
-
-
-def _pieces(begin_ms: int, end_ms: int | None) -> list[Columns]:
-    """Split a span of time into the part that the store has counts of, and the parts before and after it."""
-    end_ms = _LAST_MS if end_ms is None else end_ms
-    first = -(-begin_ms // HELD_SPAN_MS) * HELD_SPAN_MS
-    last = end_ms // HELD_SPAN_MS * HELD_SPAN_MS
-    if first >= last:
-        return [Columns(begin_ms, end_ms - begin_ms, 1)] if begin_ms < end_ms else []
-    edges = [(begin_ms, first), (first, last), (last, end_ms)]
-    return [Columns(begin, end - begin, 1) for begin, end in edges if begin < end]
 
 
 def _is_meant(wanted: Wanted, topic: str) -> bool:

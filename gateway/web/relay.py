@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from gateway.merging import refused_by, unanswered, unserved
 from gateway.web.doorkeeper import ASK_FOR_BEARER, ASK_FOR_KEYS, Header
 from gateway.web.endpoints import ApiError, Asker, Problem
+from gateway.web.site import BASE
 
 PASSED_ON: Final = ("authorization", "content-type", "host", "origin", "sec-fetch-site")
 """Headers from which a worker identifies who asks (`Doorkeeper`)."""
@@ -123,7 +124,7 @@ class Relay:
         asked = []
         for name, fields in values.items():
             query = urlencode({field: text for field, text in fields.items() if text is not None})
-            whole = f"/api/v1{path}?{query}" if query else f"/api/v1{path}"
+            whole = f"{BASE}{path}?{query}" if query else f"{BASE}{path}"
             body = bodies[name] if bodies is not None else b""
             asked.append(self._workers[name](method, whole, asker.headers, body))
         answers = await gatherResults(asked)
@@ -212,7 +213,7 @@ def below(*segments: object) -> str:
     return "".join("/" + quote(str(segment), safe="") for segment in segments)
 
 
-def fields_of(query: msgspec.Struct, *but: str) -> dict[str, Any]:
-    """Return the fields of a query by their names in the API, except those named in `but`."""
+def fields_of(query: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields of a query by their names in the API."""
     fields: dict[str, Any] = msgspec.to_builtins(query)
-    return {name: value for name, value in fields.items() if name not in but}
+    return fields

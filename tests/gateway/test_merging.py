@@ -9,13 +9,15 @@ import msgspec
 import pytest
 
 from gateway import bulk
-from gateway.merged_pages import recurring_page
+from gateway.merged_pages import add_up, held_page, recurring_page
 from gateway.merging import MERGES, ONE_WORKER, Whole
 from gateway.web.fields import Cursor
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
 from gateway.wire.cursors import join_cursors, own_cursor
 from gateway.wire.frames import FrameBuffer
+from gateway.wire.messages import offset_msg_id
+from gateway.wire.pending_bodies import HeldMessage, HeldPage, PausedTopic
 from gateway.wire.recurring_bodies import RecurringList, RecurringMessage
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
@@ -479,6 +481,42 @@ def test_a_worker_that_was_further_than_another_is_not_sent_back() -> None:
     cursor = recurring_page(pages, limit=9, given=given).cursor
     assert cursor is not None
     assert [own_cursor(cursor, broker) for broker in ("x-0", "x-1")] == [places[2], places[1]]
+
+
+def aborted(moved_ms: int) -> HeldMessage:
+    """Return a message as it is listed, with its time for its number."""
+    return HeldMessage(
+        msg_id="",
+        offset_msg_id=offset_msg_id(bytes(8), moved_ms),
+        topic="t",
+        queue_id=0,
+        due_ms=0,
+        state="aborted",
+        store_ms=0,
+        born_ms=0,
+        body_size=0,
+        moved_ms=moved_ms,
+    )
+
+
+def test_a_list_from_the_last_on_ends_where_a_worker_has_come() -> None:
+    """It may have more behind that, before what another one has listed already."""
+    far, farther = (number.to_bytes(8).hex() * 2 for number in (8, 3))
+    pages = [
+        ("x-0", HeldPage([aborted(9)], far)),
+        ("x-1", HeldPage([aborted(10), aborted(7)], farther)),
+    ]
+    whole = held_page(pages, named=False, state="aborted", limit=9, given="")
+    assert [one.moved_ms for one in whole.messages] == [10, 9]
+    assert whole.cursor is not None
+    assert {own_cursor(whole.cursor, name) for name, _ in pages} == {far}
+
+
+def test_a_topic_is_resumed_once_it_is_everywhere() -> None:
+    at_one = PausedTopic(topic="t", since_ms=5, waiting=1, resumed=True)
+    at_another = PausedTopic(topic="t", since_ms=3, waiting=2)
+    whole = PausedTopic(topic="t", since_ms=3, waiting=3)
+    assert add_up([at_one, at_another]) == add_up([at_another, at_one]) == [whole]
 
 
 def test_a_cursor_that_is_none_is_refused(filled: Shared) -> None:

@@ -172,9 +172,7 @@ class Leader:
         try:
             wanted = load(self._left_out, self._environment).config
             config = changed(wanted, {name: getattr(self._config, name) for name in LEADERS_OWN})
-            tls_layers(config, self._reactor)
-            lacks_user = initial_user(config) is None and config.authentication
-            http_token(config)
+            needs_users = _check_files(config, self._reactor)
         except (ConfigError, StartError) as failure:
             self._pass_over(failure)
             return
@@ -185,7 +183,7 @@ class Leader:
                 names=", ".join(waiting),
             )
         # Once authentication is on, workers would refuse to list their users to the leader.
-        asks_for_users = lacks_user and not self._config.authentication
+        asks_for_users = needs_users and not self._config.authentication
         ensureDeferred(self._roll(config, asks_for_users=asks_for_users))
 
     def _pass_over(self, failure: Exception) -> None:
@@ -204,8 +202,8 @@ class Leader:
     def _expect(self, number: int, broker: str) -> None:
         """Register where a worker will listen; its start may take long."""
         listen = self._config.listen
-        advertised = _own(self._config.advertised(listen.port), number)
-        self._front.expected(broker, _own(listen, number), advertised)
+        advertised = _own_address(self._config.advertised(listen.port), number)
+        self._front.expected(broker, _own_address(listen, number), advertised)
         if self.http is not None:
             self.http.expected(broker, advertised)
 
@@ -277,7 +275,7 @@ def _broker_name(config: Config, number: int) -> str:
     return f"{config.broker_name}-{number}"
 
 
-def _own(shared: HostPort, number: int) -> HostPort:
+def _own_address(shared: HostPort, number: int) -> HostPort:
     """Return a worker's own address, which it has beside the shared one. Port 0, which is still to be chosen, stays
     0."""
     return HostPort(shared.host, shared.port and shared.port + WORKER_PORT_DISTANCE * (number + 1))
@@ -289,7 +287,7 @@ def _own_settings(config: Config, number: int, left_out: Iterable[str]) -> dict[
     advertise, http = config.advertise, config.http
     found = {
         "--workers": "1",
-        "--listen": str(_own(config.listen, number)),
+        "--listen": str(_own_address(config.listen, number)),
         "--data": str(worker_folder(config.data, number)),
         "--broker-name": _broker_name(config, number),
     }
@@ -298,10 +296,22 @@ def _own_settings(config: Config, number: int, left_out: Iterable[str]) -> dict[
     found |= {settings[name].flag: "" for name in (*left_out, "advertise", "http")}
     found["--log-file"] = settings["log_file"].show(config.log_file)
     if advertise is not None:
-        found["--advertise"] = str(_own(advertise, number))
+        found["--advertise"] = str(_own_address(advertise, number))
     if http is not None:
         found["--http"] = str(HostPort(http.host, http.port and http.port + 1 + number))
     return found
+
+
+def _check_files(config: Config, reactor: Any) -> bool:
+    """Check the files that settings name: what no worker could start with is reported once, and not by each of them
+    again and again.
+
+    :returns: whether the workers have to have users already, as authentication is on and no first one is named.
+    :raises StartError: when a file cannot be used.
+    """
+    tls_layers(config, reactor)
+    http_token(config)
+    return initial_user(config) is None and config.authentication
 
 
 def run(config: Config, variables: Mapping[str, str]) -> int:
@@ -320,14 +330,11 @@ def _serve(config: Config, variables: Mapping[str, str]) -> None:
 
 def _lead(config: Config, variables: Mapping[str, str], left_over: Iterable[Path]) -> None:
     reactor, logs = begin(config)
-    # Report once what no worker could start with, instead of having each worker report it again and again.
-    tls_layers(config, reactor)
-    if initial_user(config) is None and config.authentication:
+    if _check_files(config, reactor):
         folders = (worker_folder(config.data, number) for number in range(config.workers))
         for folder in folders:
             if not (folder / DATA_FILE).exists():
                 raise no_user(folder)
-    http_token(config)
     for folder in left_over:
         Leader.log.warn(
             "no worker serves the messages in {folder}, as workers = {workers}; set workers higher to serve them",

@@ -141,16 +141,14 @@ def remove_topic(store: Store, topic: bytes, limit: int) -> Removed:
     alone."""
     txn = store.batch_transaction()
     cleared: list[_Expired] = []
-    name = topic + b"\0"
-    rows = takewhile(lambda row: row[0].startswith(name), _queues(txn, store.tables, name))
-    for key, _ in rows:
+    for key in _queues_of(txn, store.tables, topic):
         with suppress(DamagedError):
             cleared += _expired_in_queue(store, txn, key, 1 << 62, limit - len(cleared))
         if len(cleared) == limit:
             break
     removed = _remove(store, txn, cleared, limit)
     is_all = removed == len(cleared) < limit
-    return Removed(removed, None if is_all else name)
+    return Removed(removed, None if is_all else topic + b"\0")
 
 
 @in_batch
@@ -163,8 +161,7 @@ def cut_topic(store: Store, topic: bytes) -> dict[int, int]:
     """
     txn = store.batch_transaction()
     begins = emptied_queues(store, topic)
-    name = topic + b"\0"
-    for key, _ in takewhile(lambda row: row[0].startswith(name), _queues(txn, store.tables, name)):
+    for key in _queues_of(txn, store.tables, topic):
         _, number, _ = split_queue_key(key)
         with suppress(DamagedError):
             queue = store.queue(topic, number)
@@ -195,9 +192,17 @@ def emptied_queues(store: Store, topic: bytes) -> dict[int, int]:
     }
 
 
+def _queues_of(txn: Reader, tables: Tables, topic: bytes) -> Iterator[bytes]:
+    """Return the key of the oldest row of each queue of a topic that holds a message."""
+    name = topic + b"\0"
+    rows = takewhile(lambda row: row[0].startswith(name), _queues(txn, tables, name))
+    return (key for key, _ in rows)
+
+
 def _queues(txn: Reader, tables: Tables, begin: bytes) -> Iterator[tuple[bytes, int]]:
     """Return the key of the oldest row of every queue that holds a message, and when that message was stored. It leaps
-    from one queue to the next. A queue whose oldest row is damaged is left to a repair.
+    from one queue to the next. Damaged rows are passed over; `_expired_in_queue` leaves a queue that begins with one to
+    a repair.
 
     :param begin: the key to begin with.
     """

@@ -122,6 +122,16 @@ def test_an_answer_ends_the_wait(out: Outgoing, reactor: Any) -> None:
     assert reactor.getDelayedCalls() == []
 
 
+def test_nothing_is_kept_of_clients_that_have_answered(out: Outgoing) -> None:
+    for _ in range(3):
+        peer = FakePeer()
+        first, second = Asked(out, peer), Asked(out, peer)
+        out.answered(answer_to(first.command), peer)
+        assert list(out._waiting) == [peer]
+        out.answered(answer_to(second.command), peer)
+        assert not out._waiting
+
+
 def test_a_lost_connection_ends_all_its_requests_at_once(out: Outgoing, reactor: Any) -> None:
     peer, other = FakePeer(), FakePeer()
     lost, also_lost, kept = Asked(out, peer), Asked(out, peer), Asked(out, other)

@@ -261,14 +261,10 @@ class Clients:
     def _note(self, place: _Place, client: Client) -> None:
         """Put a client into its place."""
         known = self._client(place)
-        behind = self._behind.get(place, {})
-        behind.pop(client.peer, None)
         if known is not None and known.peer is not client.peer:
+            behind = self._behind.setdefault(place, {})
+            behind.pop(client.peer, None)
             behind[known.peer] = known
-        if behind:
-            self._behind[place] = behind
-        else:
-            self._behind.pop(place, None)
         self._places.setdefault(client.peer, {})[place] = client
         self._seat(place, client)
 

@@ -260,12 +260,8 @@ def make_site(
     """
     root: Any = _Folder()  # type: ignore[no-untyped-call]
     root.putChild(b"metrics", _Scrape(metrics, reactor))
-    pages: dict[bytes, Callable[[], Page]] = {
-        b"health": report,
-        b"ready": lambda: report(*not_ready()),
-    }
-    for name, make in pages.items():
-        root.putChild(name, _Leaf(make))
+    root.putChild(b"health", _Leaf(report))
+    root.putChild(b"ready", _Leaf(lambda: report(*not_ready())))
     console: Any = _Folder()  # type: ignore[no-untyped-call]
     for file, page in console_files().items():
         leaf = _Leaf(lambda page=page: page, CONSOLE_HEADERS)  # type: ignore[misc]

@@ -131,6 +131,8 @@ class Held:
 
     def write(self, txn: LoggedTransaction, ahead: ReadAhead) -> None:
         """Write the changes to the batch that is about to be committed."""
+        if not self._spans and not self._waiting:
+            return
         totals = {topic: list(change) for topic, change in self._waiting.items()}
         spans: dict[bytes, int] = {}
         hours: dict[tuple[int, bytes], int] = {}

@@ -8,7 +8,7 @@ committed first. Only one thread may call the store.
 from __future__ import annotations
 
 import struct
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -190,8 +190,8 @@ class Store:
         self._keys: list[tuple[bytes, bytes]] = []
         self._rows: list[tuple[bytes, bytes]] = []
         self._changes = 0
-        self._timed: Counter[bytes] = Counter()
-        self._fired: Counter[bytes] = Counter()
+        self._timed: defaultdict[bytes, int] = defaultdict(int)
+        self._fired: defaultdict[bytes, int] = defaultdict(int)
         self._grown: dict[Queue, set[int]] = {}
         self._shortened: dict[Queue, int] = {}
 
@@ -449,9 +449,11 @@ class Store:
             if failure is error:
                 raise
             raise failure from error
-        self.timed.update(self._timed)
-        self.timed_total += self._timed.total()
-        self.fired.update(self._fired)
+        for topic, count in self._timed.items():
+            self.timed[topic] += count
+            self.timed_total += count
+        for topic, count in self._fired.items():
+            self.fired[topic] += count
         self.held.commit()
         self.inbox.commit(self._changes)
         self.paused.commit()
@@ -525,8 +527,9 @@ class Store:
             txn.reserve(self._bytes)
             self._is_open = True
         if self._messages or self._replaced:
-            # Ids come nearly in order, keys in random order.
-            self.environment.ahead.touch(txn, Rows(tables.keys, [key for key, _ in self._keys]))
+            if self._keys:
+                # Ids come nearly in order, keys in random order.
+                self.environment.ahead.touch(txn, Rows(tables.keys, [key for key, _ in self._keys]))
             for table, rows in (
                 (tables.messages, self._replaced),
                 (tables.timers, self._timers),
@@ -553,13 +556,14 @@ class Store:
             # New sequences may reach the damaged mark, which would then be taken as valid.
             txn.delete(MARK, db=self.tables.meta)
         moved = self.inbox.take_latest()
+        if not moved:
+            return
         self.environment.ahead.touch(txn, Rows(self.tables.timers, [key for key, _ in moved]))
         for key, value in moved:
             due_ms, topic, _, _ = split_timer_key(key)
             self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
             self.fronts.lower(topic, key)
-        if moved:
-            txn.put_all(moved, db=self.tables.timers)
+        txn.put_all(moved, db=self.tables.timers)
 
     # -- checkpoints: see `logged`
 

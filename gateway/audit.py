@@ -21,14 +21,14 @@ from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
 import msgspec
 from twisted.logger import Logger
 
 from gateway.clock import Clock
 from gateway.config import Config
-from gateway.router import Call
+from gateway.router import GATEWAY, Actor, Call
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.signatures import FIELDS as SIGNATURE_FIELDS
 
@@ -71,29 +71,6 @@ _LEFT_OUT: Final = SIGNATURE_FIELDS | {"at", "who", "from", "action", "request",
 so that a client cannot forge these."""
 
 
-class Actor(Protocol):
-    """The sender of a request; a `Call` is one."""
-
-    @property
-    def name(self) -> str:
-        """The user; empty without authentication."""
-
-    @property
-    def address(self) -> str:
-        """The address that the request came from."""
-
-
-class Named(NamedTuple):
-    """An actor by name and address."""
-
-    name: str
-    address: str
-
-
-GATEWAY: Final = Named("", "gateway")
-"""The actor of changes outside of any request."""
-
-
 class AuditLog:
     """Writes the lines.
 
@@ -106,30 +83,18 @@ class AuditLog:
         self._clock = clock
         self._has_changes = has_changes
         self._lines: list[dict[str, Any]] = []
-        self._actor: Actor = GATEWAY
+        self.actor: Actor = GATEWAY
+        """To whom notes are attributed: the sender of the current request."""
         self._file = _File(config) if config.audit else None
-
-    def begin(self, actor: Actor) -> None:
-        """Attribute all notes until `end` to this actor."""
-        self._actor = actor
-
-    def end(self) -> None:
-        """End the current actor's request."""
-        self._actor = GATEWAY
-
-    @property
-    def actor(self) -> Actor:
-        """The sender of the current request."""
-        return self._actor
 
     @contextmanager
     def acting(self, actor: Actor) -> Iterator[None]:
         """Attribute all notes within the block to this actor."""
-        self.begin(actor)
+        self.actor = actor
         try:
             yield
         finally:
-            self.end()
+            self.actor = GATEWAY
 
     def note(self, action: str, /, **what: str | int | bool | None) -> None:
         """Write a line when the open batch is stored, or at once if none is open.
@@ -151,12 +116,12 @@ class AuditLog:
         at = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
         line: dict[str, Any] = {
             "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "who": self._actor.name,
-            "from": self._actor.address,
+            "who": self.actor.name,
+            "from": self.actor.address,
             "action": action,
         }
-        if isinstance(self._actor, Call):
-            line["request"] = self._actor.request
+        if isinstance(self.actor, Call):
+            line["request"] = self.actor.request
         return line | {name: value for name, value in what.items() if value is not None}
 
     def handled(self, call: Call) -> None:

@@ -158,6 +158,11 @@ class Committer:
         if self._turn_end is None:
             self._turn_end = self._reactor.callLater(0, self._end_turn)
 
+    def settle(self) -> None:
+        """Commit changes that no answer waits for, such as a group that a request created by naming it."""
+        if self._turn_end is None and self._store.has_changes:
+            self.change()
+
     def commit(self) -> None:
         """Fire due messages, commit, answer, and wake waiting pulls."""
         if self._turn_end is not None:

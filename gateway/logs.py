@@ -22,9 +22,8 @@ from twisted.logger import (
     textFileLogObserver,
 )
 
-from gateway.audit import GATEWAY, Actor
 from gateway.config import Config
-from gateway.router import Call
+from gateway.router import GATEWAY, Actor, Call
 
 _OWN: Final = ("log_", "_")
 """Prefixes of the names that Twisted adds to an event."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from twisted.logger import Logger
@@ -232,17 +232,37 @@ class Gate(Protocol):
         """Check that the caller may do what the request asks for."""
 
 
+class Actor(Protocol):
+    """The sender of a request; a `Call` is one."""
+
+    @property
+    def name(self) -> str:
+        """The user; empty without authentication."""
+
+    @property
+    def address(self) -> str:
+        """The address that the request came from."""
+
+
+class Named(NamedTuple):
+    """An actor by name and address."""
+
+    name: str
+    address: str
+
+
+GATEWAY: Final = Named("", "gateway")
+"""The actor of changes outside of any request."""
+
+
 class Witness(Protocol):
     """Follows the requests: who sent each, and whether it was carried out."""
 
-    def begin(self, actor: Call) -> None:
-        """Attribute what is done from now on to this request."""
+    actor: Actor
+    """To whom what is done is attributed: the sender of the current request, if there is one."""
 
     def handled(self, call: Call) -> None:
         """Note that a request was carried out: its handler raised nothing."""
-
-    def end(self) -> None:
-        """Attribute what is done from now on to nobody."""
 
 
 class Router:
@@ -291,7 +311,7 @@ class Router:
                 call.fields = command.fields(fields)
             if gate is not None:
                 gate.authorize(call)
-            self._witness.begin(call)
+            self._witness.actor = call
             if self.tells:
                 self.log.debug("request {code}", code=command.code, bytes=len(command.body))
             handler(call)
@@ -301,7 +321,7 @@ class Router:
         except Exception as error:  # noqa: BLE001 - no request may harm another
             self._failed(call, error)
         finally:
-            self._witness.end()
+            self._witness.actor = GATEWAY
 
     def _failed(self, call: Call, error: Exception) -> None:
         if self.tells and isinstance(error, RequestError):

@@ -265,7 +265,7 @@ class Gateway:
         )
         api = Api(
             *(endpoints(web), doorkeeper, self._clock, lambda: self._stopping),
-            *(self.broker.audit.acting, self._settle),
+            *(self.broker.audit.acting, self._committer.settle),
         )
         layers = self._layers if config.http_tls else None
         site = make_site(config, metrics.pieces, self.not_ready, api, self._reactor, layers)
@@ -304,7 +304,7 @@ class Gateway:
         locks, resets = QueueLocks(store, reactor.seconds), Resets(store)
         audit = AuditLog(config, clock, lambda: store.has_changes)
         firing = Firing(clock, store)
-        committer = Committer(
+        self._committer = committer = Committer(
             reactor,
             clock,
             store,
@@ -413,8 +413,7 @@ class Gateway:
         )
         self._housekeeping.start()
         committer.start()
-        if store.has_changes:
-            committer.change()
+        committer.settle()
 
     def stop(self) -> Deferred[None]:
         """Finish what is under way: commit and answer accepted requests, answer waiting pulls, and answer requests that
@@ -460,15 +459,10 @@ class Gateway:
             self.broker.outgoing.answered(command, connection)
         elif not self._stopping:
             self._router.dispatch(command, connection)
-            self._settle()
+            self._committer.settle()
         elif command.version > LAST_VERSION_WITHOUT_GO_AWAY and not command.is_oneway:
             remark = "the gateway is stopping"
             connection.send(encode_response(command.opaque, ResponseCode.GO_AWAY, remark=remark))
-
-    def _settle(self) -> None:
-        """Commit changes that no answer waits for, such as a group that a request created by naming it."""
-        if self._store.has_changes:
-            self.broker.committer.change()
 
     def _on_disconnect(self, connection: RemotingConnection) -> None:
         self.broker.outgoing.disconnected(connection)

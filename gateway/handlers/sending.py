@@ -132,7 +132,8 @@ class Sending:
         if message.sys_flag & UNUSUAL_FLAGS or not UNUSUAL.isdisjoint(message.values):
             self._send_unusual(call, topic, message)
             return
-        topic = self._retry_or_dead(call, topic, message)
+        if topic.is_retry:
+            topic = self._retry_or_dead(call, topic, message)
         self._answer(call, topic, message, self._intake.accept(topic, message))
 
     def _send_unusual(self, call: Call, topic: Topic, message: NewMessage) -> None:
@@ -144,7 +145,8 @@ class Sending:
             return
         half = is_half(values, message.reconsume_times)
         self._check_transaction(message, half)
-        topic = self._retry_or_dead(call, topic, message)
+        if topic.is_retry:
+            topic = self._retry_or_dead(call, topic, message)
         if is_order(values):
             self._orders.carry_out(call, topic, message)
             return
@@ -264,11 +266,9 @@ class Sending:
         return asked
 
     def _retry_or_dead(self, call: Call, topic: Topic, message: NewMessage) -> Topic:
-        """Return the topic that a message really goes to. A message for a retry topic goes to the dead letter topic
-        after its last retry. So does every message of a group that consumes in order: its clients send only messages
-        that they have given up."""
-        if not topic.is_retry:
-            return topic
+        """Return the topic that a message for a retry topic really goes to: the dead letter topic after its last retry,
+        and for every message of a group that consumes in order: its clients send only messages that they have given
+        up."""
         group = self._group(topic.name[len(RETRY_PREFIX) :])
         spent = message.reconsume_times > _most_retries(call, group)
         if not spent and not self._has_locks(group.group_name):

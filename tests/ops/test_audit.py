@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.audit import Named
+from gateway.router import Named
 from tests.gateway.memory import MemoryGateway
 from tests.ops.conftest import Command
 

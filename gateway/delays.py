@@ -22,8 +22,9 @@ TIMES = (*TIMER_PROPERTIES, names.START_DELIVER_TIME)
 REQUESTS = (names.DELAY, *TIMES)
 """All properties that ask for a later delivery."""
 
-_INT_MAX = (1 << 31) - 1
-_LONG_MAX = (1 << 63) - 1
+_INT = (-(1 << 31), (1 << 31) - 1)
+_LONG = (-(1 << 63), (1 << 63) - 1)
+"""The smallest and the largest number of Java's types."""
 _LONG_DIGITS = 19
 
 
@@ -71,7 +72,7 @@ def delay_of(
     :raises RequestError: when a value cannot be read, or lies too far ahead.
     """
     if names.DELAY in values:
-        level = _number(values[names.DELAY], ResponseCode.SYSTEM_ERROR, names.DELAY, _INT_MAX)
+        level = _number(values[names.DELAY], ResponseCode.SYSTEM_ERROR, names.DELAY, _INT)
         if level > 0:
             delay = _level_delay(properties, min(level, len(rules.level_ms)), level, now_ms, rules)
             if rules.for_levels:
@@ -82,7 +83,7 @@ def delay_of(
             break
     else:
         return None
-    value = _number(values[name], ResponseCode.MESSAGE_ILLEGAL, name, _LONG_MAX)
+    value = _number(values[name], ResponseCode.MESSAGE_ILLEGAL, name, _LONG)
     if name == names.TIMER_DELAY_SEC:
         due_ms = now_ms + value * 1000
     elif name == names.TIMER_DELAY_MS:
@@ -117,7 +118,7 @@ def _level_delay(properties: str, level: int, asked: int, now_ms: int, rules: De
     return Delay(now_ms + rules.level_ms[level - 1], properties, by_level=True)
 
 
-def _number(text: str, code: int, name: str, largest: int) -> int:
+def _number(text: str, code: int, name: str, limits: tuple[int, int]) -> int:
     """Parse a Java int or long: decimal digits with an optional sign, and nothing else."""
     digits = text[1:] if text[0] in "+-" else text
     if len(digits) > _LONG_DIGITS:
@@ -125,7 +126,8 @@ def _number(text: str, code: int, name: str, largest: int) -> int:
         digits = digits.lstrip("0") or "0"
     if len(digits) <= _LONG_DIGITS and digits.isascii() and digits.isdigit():
         number = -int(digits) if text[0] == "-" else int(digits)
-        if -largest - 1 <= number <= largest:
+        smallest, largest = limits
+        if smallest <= number <= largest:
             return number
     reason = (
         "timer message illegal" if code == ResponseCode.MESSAGE_ILLEGAL else "NumberFormatException"

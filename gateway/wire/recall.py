@@ -14,7 +14,6 @@ import msgspec
 
 _VERSION: Final = "v1"
 _URL_SAFE: Final = re.compile(r"[A-Za-z0-9_-]*={0,2}")
-_TO_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 
@@ -33,8 +32,9 @@ class RecallHandle(msgspec.Struct, frozen=True, gc=False):
     def encode(self) -> str:
         """Return the handle as text, with base64's padding, as upstream writes it."""
         text = f"{_VERSION} {self.topic} {self.broker} {self.due_ms} {self.message_id}"
-        encoded = binascii.b2a_base64(text.encode(), newline=False)
-        return encoded.translate(_TO_URL_SAFE).decode("ascii")
+        encoded = binascii.b2a_base64(text.encode(), newline=False).decode()
+        # Text seldom has them: to look for each is cheaper than to translate all.
+        return encoded.replace("+", "-").replace("/", "_")
 
     @classmethod
     def parse(cls, handle: str) -> Self:

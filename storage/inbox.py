@@ -205,7 +205,7 @@ class Inbox:
         value = self._rows.pop(key, None)
         if value is not None:
             self._taken[key] = value
-            self._drop_first(timer_topic(key), key)
+            self._drop_first(key)
         return value
 
     def take_latest(self) -> list[tuple[bytes, bytes]]:
@@ -240,7 +240,7 @@ class Inbox:
             self._put(key, value)
         for key in self._added:
             if self._rows.pop(key, None) is not None:
-                self._drop_first(timer_topic(key), key)
+                self._drop_first(key)
         self._left += len(self._added) + len(self._taken)
         self._added.clear()
         self._taken.clear()
@@ -360,12 +360,12 @@ class Inbox:
         if number < self._lowest:
             self._lowest = number
 
-    def _drop_first(self, topic: bytes, key: bytes) -> None:
-        """Bring a topic's next key to the front if `key` was there."""
+    def _drop_first(self, key: bytes) -> None:
+        """Bring the next key of its topic to the front if `key` was there."""
+        topic = timer_topic(key)
         for generation in (self._moving, self._gathering):
-            if generation.first_of(topic) != key:
-                continue
-            if first := generation.drop_gone(topic, self._rows):
+            heap = generation.heaps.get(topic)
+            if heap and heap[0] == key and (first := generation.drop_gone(topic, self._rows)):
                 heappush(self._firsts, first)
 
 

@@ -186,7 +186,7 @@ class LoggedTransaction:
 
     def _is_over(self) -> bool:
         try:
-            self._txn.stat()
+            self._txn.cursor(db=self._environment.tables.meta)
         except lmdb.BadTxnError:
             return True
         return False

@@ -15,7 +15,7 @@ from typing import Protocol
 from twisted.logger import Logger
 
 from gateway.clock import Clock
-from gateway.firing import Firing, Step
+from gateway.firing import NOTHING, Firing, Step
 from gateway.meter import Meter
 from gateway.reactor import DelayedCall, Reactor
 from gateway.router import not_available
@@ -223,7 +223,7 @@ class Committer:
                 raise StorageError(
                     "the data folder could not be read again after a batch was refused"
                 )
-        fired = Step() if self._stopped else self._firing.step()
+        fired = NOTHING if self._stopped else self._firing.step()
         if not store.has_changes:
             return fired, []
         begun = perf_counter()

@@ -68,6 +68,10 @@ class Step(NamedTuple):
     more: bool = False
 
 
+NOTHING = Step()
+"""The result of a step when nothing is due, as of most that a send brings about."""
+
+
 class Gathering:
     """Decides how long timed messages wait after a step, so that the next step fires several of them.
 
@@ -147,11 +151,17 @@ class Firing:
 
     def _step(self) -> Step:
         now_ms = self._clock.now_ms()
-        timed = self._fire_timed(now_ms)
+        is_due, recurrences = self._is_due(now_ms), self._due_recurrences(now_ms)
+        has_resumed = self._store.paused.has_resumed
+        if not is_due and not has_resumed and recurrences is None:
+            return NOTHING
+        timed = self._fire_timed(now_ms) if is_due else Fired(0, more=False)
         waited = Fired(0, more=False)
-        if self._store.paused.resumed():
+        if has_resumed:
             waited = fire_resumed(self._store, self._clock.stored_ms(), MAX_FIRED)
-        recurred = self._fire_recurring(now_ms)
+        recurred = Recurred(0, 0, more=False)
+        if recurrences is not None:
+            recurred = recurrences.fire_due(now_ms, MAX_RECURRED)
         return Step(
             now_ms=now_ms,
             timed=timed.messages,
@@ -164,6 +174,8 @@ class Firing:
 
     def stored(self, step: Step) -> None:
         """Count a step, which is on disk now."""
+        if step is NOTHING:
+            return
         self.fired += step.timed + step.resumed
         self.recurred += step.recurred
         self.misfired += step.misfired
@@ -183,11 +195,15 @@ class Firing:
     def _is_due(self, now_ms: int) -> bool:
         """Return whether timed messages fire now."""
         due_ms = self._next_timed
-        return due_ms is not None and max(due_ms, self._gathering.until(now_ms)) <= now_ms
+        return due_ms is not None and due_ms <= now_ms and not self._gathering.until(now_ms)
+
+    def _due_recurrences(self, now_ms: int) -> Recurrences | None:
+        """Return what fires recurring messages; None when none is due."""
+        recurrences = self._recurrences
+        due_ms = recurrences.next_due_ms if recurrences is not None else None
+        return recurrences if due_ms is not None and due_ms <= now_ms else None
 
     def _fire_timed(self, now_ms: int) -> Fired:
-        if not self._is_due(now_ms):
-            return Fired(0, more=False)
         stored_ms = self._clock.stored_ms()
         fired = fire_due(self._store, now_ms, stored_ms, MAX_FIRED)
         if not fired.more:
@@ -196,13 +212,3 @@ class Firing:
             self._store, now_ms, stored_ms, MAX_CROWDED_OUT, self._behind
         )
         return Fired(fired.messages + others, more=True)
-
-    def _fire_recurring(self, now_ms: int) -> Recurred:
-        recurrences = self._recurrences
-        if (
-            recurrences is None
-            or recurrences.next_due_ms is None
-            or recurrences.next_due_ms > now_ms
-        ):
-            return Recurred(0, 0, more=False)
-        return recurrences.fire_due(now_ms, MAX_RECURRED)

@@ -155,10 +155,11 @@ class Held:
 
     def commit(self) -> None:
         """Note that the batch is stored."""
-        for topic in self._changes:
-            messages, size = self.messages_of(topic), self.sizes_of(topic)
+        for topic, (change, size) in self._changes.items():
+            messages = self._messages.get(topic, 0) + change
             if messages > 0:
-                self._messages[topic], self._sizes[topic] = messages, max(0, size)
+                self._messages[topic] = messages
+                self._sizes[topic] = max(0, self._sizes.get(topic, 0) + size)
             else:
                 self._messages.pop(topic, None)
                 self._sizes.pop(topic, None)

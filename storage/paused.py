@@ -64,6 +64,11 @@ class PausedTopics:
         """Return all topics in `paused`, in no order."""
         return list(self._pauses)
 
+    @property
+    def has_resumed(self) -> bool:
+        """Whether messages of resumed topics are being fired."""
+        return bool(self._resumed)
+
     def resumed(self) -> list[bytes]:
         """Return the topics that were resumed and whose messages are being fired, those with the fewest first."""
         return sorted(self._resumed, key=lambda topic: (self._pauses[topic].waiting, topic))

@@ -190,6 +190,7 @@ class Store:
         self._keys: list[tuple[bytes, bytes]] = []
         self._rows: list[tuple[bytes, bytes]] = []
         self._changes = 0
+        # Not Counters, which take much longer to create and to add up.
         self._timed: defaultdict[bytes, int] = defaultdict(int)
         self._fired: defaultdict[bytes, int] = defaultdict(int)
         self._grown: dict[Queue, set[int]] = {}

@@ -145,6 +145,21 @@ class Store:
         self.damaged: set[bytes] = set()
         """What was found damaged: packed sequences of messages that cannot be read or fired, key prefixes of queues
         that cannot be read, and keys of other rows that were skipped."""
+        # Rows of the batch that are not in its transaction yet.
+        self._messages: list[tuple[bytes, bytes]] = []
+        self._replaced: list[tuple[bytes, bytes]] = []
+        self._timers: list[tuple[bytes, bytes]] = []
+        self._ids: list[tuple[bytes, bytes]] = []
+        self._keys: list[tuple[bytes, bytes]] = []
+        self._rows: list[tuple[bytes, bytes]] = []
+        self._unwritten = (
+            (self.tables.messages, self._replaced),
+            (self.tables.timers, self._timers),
+            (self.tables.ids, self._ids),
+            (self.tables.keys, self._keys),
+            (self.tables.messages, self._messages),
+            (self.tables.queues, self._rows),
+        )
         self.fronts = Fronts()
         self.settle: Callable[[], object] = self.commit
         """Commits an open batch; a look-up calls it first."""
@@ -183,12 +198,8 @@ class Store:
         self._is_broken = False
         self._failure: StorageError | None = None
         self._bytes = 0
-        self._messages: list[tuple[bytes, bytes]] = []
-        self._replaced: list[tuple[bytes, bytes]] = []
-        self._timers: list[tuple[bytes, bytes]] = []
-        self._ids: list[tuple[bytes, bytes]] = []
-        self._keys: list[tuple[bytes, bytes]] = []
-        self._rows: list[tuple[bytes, bytes]] = []
+        for _, rows in self._unwritten:
+            rows.clear()
         self._changes = 0
         # Not Counters, which take much longer to create and to add up.
         self._timed: defaultdict[bytes, int] = defaultdict(int)
@@ -523,29 +534,18 @@ class Store:
         changes."""
         if self._failure is not None:
             raise self._failure
-        txn, tables = self._txn, self.tables
+        txn = self._txn
         if not self._is_open:
             txn.reserve(self._bytes)
             self._is_open = True
-        if self._messages or self._replaced:
-            if self._keys:
-                # Ids come nearly in order, keys in random order.
-                self.environment.ahead.touch(txn, Rows(tables.keys, [key for key, _ in self._keys]))
-            for table, rows in (
-                (tables.messages, self._replaced),
-                (tables.timers, self._timers),
-                (tables.ids, self._ids),
-                (tables.keys, self._keys),
-            ):
-                if rows:
-                    txn.put_all(rows, db=table)
-                    rows.clear()
-            if self._messages:
-                txn.put_all(self._messages, db=tables.messages, append=True)
-                self._messages.clear()
-        if self._rows:
-            txn.put_all(self._rows, db=tables.queues)
-            self._rows.clear()
+        if self._keys:
+            # Ids come nearly in order, keys in random order.
+            keys = [key for key, _ in self._keys]
+            self.environment.ahead.touch(txn, Rows(self.tables.keys, keys))
+        for table, rows in self._unwritten:
+            if rows:
+                txn.put_all(rows, db=table, append=rows is self._messages)
+                rows.clear()
         return txn
 
     def _move_timers(self, txn: LoggedTransaction) -> None:

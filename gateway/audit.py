@@ -11,15 +11,12 @@ also has `stored`, which is false.
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from io import TextIOWrapper
-from logging.handlers import RotatingFileHandler
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -147,7 +144,7 @@ class AuditLog:
     def _append(self, lines: list[dict[str, Any]]) -> None:
         if self._file is not None:
             try:
-                self._file.append(b"\n".join(map(msgspec.json.encode, lines)).decode())
+                self._file.append(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
             except OSError as error:
                 self.log.error(
                     "{count} lines could not be written to {file}: {error}",
@@ -166,37 +163,70 @@ class AuditLog:
         """Write the remaining lines, and close the file."""
         self.write()
         if self._file is not None:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:
+                self.log.error(
+                    "the last lines may not have been written to {file}: {error}",
+                    file=FILE,
+                    error=error.strerror,
+                )
 
 
-class _File(RotatingFileHandler):
+class _File:
     """The log's file. It is created with the first line, and rotated when it is full. Only its owner can read it.
-    Errors are raised to the caller."""
+
+    Nothing is buffered: lines that were said to be lost must not be written later.
+    """
 
     def __init__(self, config: Config) -> None:
-        super().__init__(
-            config.data / FILE,
-            maxBytes=config.audit_file_size,
-            backupCount=config.audit_files - 1,
-            encoding="utf-8",
-            delay=True,
-        )
+        self._path = config.data / FILE
+        self._most_bytes = config.audit_file_size
+        self._ages = range(1, config.audit_files)
+        self._descriptor: int | None = None
 
-    def append(self, text: str) -> None:
+    def append(self, lines: bytes) -> None:
         """Write whole lines.
 
-        :raises OSError: when they cannot be written.
+        :raises OSError: when they cannot be written. Then none of them is in the file.
         """
-        self.emit(logging.makeLogRecord({"msg": text}))
+        descriptor = self._opened()
+        size = os.fstat(descriptor).st_size
+        if size and size + len(lines) > self._most_bytes:
+            self._rotate()
+            descriptor, size = self._opened(), 0
+        elif size and os.pread(descriptor, 1, size - 1) != b"\n":
+            # A power cut has left a part of a line, which would make the next one unreadable.
+            lines = b"\n" + lines
+        done = 0
+        try:
+            while done < len(lines):
+                done += os.write(descriptor, lines[done:])
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
 
-    def _open(self) -> TextIOWrapper:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        return os.fdopen(os.open(self.baseFilename, flags, 0o600), "a", encoding="utf-8")
+    def close(self) -> None:
+        """Close the file; the next line opens it again.
 
-    def handleError(self, record: logging.LogRecord) -> None:
-        error = sys.exception()
-        assert error is not None
-        raise error
+        :raises OSError: as some file systems report only then that they could not write.
+        """
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._descriptor = os.open(self._path, flags, 0o600)
+        return self._descriptor
+
+    def _rotate(self) -> None:
+        self.close()
+        files = [self._path, *(self._path.with_name(f"{FILE}.{age}") for age in self._ages)]
+        for newer, older in reversed(list(pairwise(files))):
+            with suppress(FileNotFoundError):
+                newer.replace(older)
 
 
 def read_lines(data: Path) -> Iterator[dict[str, Any]]:

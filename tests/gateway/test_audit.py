@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +249,74 @@ def test_a_file_that_cannot_be_written_holds_nothing_up(
         assert client.abort(id="A")[0]["outcome"] == "aborted"
     assert [formatEvent(event) for event in events] == [
         "1 lines could not be written to audit.jsonl: Is a directory"
+    ]
+
+
+def test_a_full_disk_takes_lines_whole_or_not_at_all(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit = gateway.service.broker.audit
+    audit.note("abort", number=1)
+    with capturedLogs() as events, monkeypatch.context() as patch:
+        patch.setattr(os, "write", write_of_a_full_disk(room=30))
+        audit.note("abort", number=2)
+        audit.note("abort", number=3)
+        gateway.restart()
+    told = [text for text in map(formatEvent, events) if "audit.jsonl" in text]
+    assert told == ["1 lines could not be written to audit.jsonl: No space left on device"] * 2
+    gateway.service.broker.audit.note("abort", number=4)
+    assert [line["number"] for line in lines(gateway)] == [1, 4]
+    assert (gateway.data / "audit.jsonl").read_bytes().count(b"\n") == 2
+
+
+def is_audit_file(descriptor: int) -> bool:
+    """Whether a descriptor is that of the audit log."""
+    return Path(f"/proc/self/fd/{descriptor}").readlink().name == "audit.jsonl"
+
+
+def write_of_a_full_disk(room: int) -> Callable[[int, bytes], int]:
+    """Return what `os.write` does when audit files have room for so many bytes."""
+    real = os.write
+
+    def write(descriptor: int, data: bytes) -> int:
+        nonlocal room
+        if not is_audit_file(descriptor):
+            return real(descriptor, data)
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = real(descriptor, data[:room])
+        room -= done
+        return done
+
+    return write
+
+
+def test_a_line_after_one_that_a_power_cut_has_cut_is_whole(gateway: MemoryGateway) -> None:
+    gateway.service.broker.audit.note("abort", number=1)
+    with (gateway.data / "audit.jsonl").open("ab") as file:
+        file.write(b'{"at": "20')
+    gateway.restart()
+    gateway.service.broker.audit.note("abort", number=2)
+    assert [line["number"] for line in lines(gateway)] == [1, 2]
+
+
+def test_a_disk_that_fails_when_the_log_is_closed_does_not_disturb_the_stop(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.service.broker.audit.note("abort", number=1)
+    real = os.close
+
+    def close(descriptor: int) -> None:
+        failing = is_audit_file(descriptor)
+        real(descriptor)
+        if failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with capturedLogs() as events, monkeypatch.context() as patch:
+        patch.setattr(os, "close", close)
+        gateway.service.broker.audit.close()
+    assert [formatEvent(event) for event in events] == [
+        "the last lines may not have been written to audit.jsonl: Input/output error"
     ]
 
 

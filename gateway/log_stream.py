@@ -36,6 +36,8 @@ class LogStream(io.TextIOBase):
         self._poll.register(descriptor, select.POLLOUT)
         self._waiting = b""
         self._left_out = 0
+        self._is_cut = False
+        """Whether only a part of the last line is written."""
 
     def write(self, text: str) -> int:
         """Write the lines of one event as a whole, or drop them."""
@@ -52,7 +54,9 @@ class LogStream(io.TextIOBase):
             if self._left_out:  # that event was dropped too
                 self._left_out = count + 1
                 return len(text)
-        self._waiting += text.translate(_SHOWN).encode(errors="backslashreplace")
+        # A line that a full disk took in part must not make the next one unreadable.
+        begin = b"\n" if self._is_cut else b""
+        self._waiting += begin + text.translate(_SHOWN).encode(errors="backslashreplace")
         self._go_on(PATIENCE_MS)
         return len(text)
 
@@ -69,3 +73,4 @@ class LogStream(io.TextIOBase):
                 self._left_out += 1
                 return
             self._waiting = self._waiting[written:]
+            self._is_cut = bool(self._waiting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,6 +112,33 @@ def test_a_disk_that_is_full_and_has_room_again(tmp_path: Path) -> None:
         log.info("kept")
     os.close(full)
     assert messages(file.read_text()) == [
+        "3 events are left out of the log here: nobody read it, or it could not be written",
+        "kept",
+    ]
+
+
+def test_a_line_after_one_that_a_full_disk_took_in_part_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, room = os.write, 30
+
+    def write(descriptor: int, data: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        room -= (done := real(descriptor, data[:room]))
+        return done
+
+    file = tmp_path / "log"
+    with file.open("wb") as opened, Logging(opened.fileno()):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", write)
+            for _ in range(3):
+                log.info("lost")
+        log.info("kept")
+    lines = file.read_text().splitlines(keepends=True)
+    assert len(lines[0]) == 31
+    assert messages("".join(lines[1:])) == [
         "3 events are left out of the log here: nobody read it, or it could not be written",
         "kept",
     ]

@@ -271,7 +271,7 @@ def _keep_if_same(unfinished: Path, plan: bytes) -> None:
     if unfinished.exists() and (not file.exists() or file.read_bytes() != plan):
         shutil.rmtree(unfinished)
     unfinished.mkdir(exist_ok=True)
-    file.write_bytes(plan)
+    write_text(file, plan.decode())
     for hidden in unfinished.rglob(".part-*"):
         hidden.unlink()  # what the killed run had not written whole takes up the disk for nothing
 

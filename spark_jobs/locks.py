@@ -18,7 +18,7 @@ _LOCK: Final = ".lock"
 def alone_in(folder: Path, refusal: str) -> Iterator[None]:
     """Keep other runs out of a folder: they would take this run's unfinished work for that of a killed run.
 
-    :raises JobError: with the text of `refusal`, while another run writes to the folder.
+    :raises JobError: with the text of `refusal`, while another run writes to the folder; also if it cannot be locked.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("a") as lock:
@@ -26,4 +26,8 @@ def alone_in(folder: Path, refusal: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise JobError(refusal) from error
+        except OSError as error:
+            raise JobError(
+                f"cannot lock {folder}: {error.strerror}; use a folder on another file system"
+            ) from error
         yield

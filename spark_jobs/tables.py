@@ -6,8 +6,10 @@ and the driver, must see the folder under the same path.
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_jobs import messages
+from spark_jobs.errors import JobError
 from spark_jobs.exchanges import Exchange, Pairer, aside_batch, exchange_batch
 from spark_jobs.schemas import ddl
 
@@ -107,9 +110,10 @@ class PartWriter:
         )
         self.end_without_receipt()
         receipts = self._folder / RECEIPTS
-        receipts.mkdir(parents=True, exist_ok=True)
-        (receipts / self._hidden).write_bytes(msgspec.json.encode(receipt))
-        (receipts / self._hidden).rename(receipts / f"{self._name}.json")
+        with _writing(receipts):
+            receipts.mkdir(parents=True, exist_ok=True)
+            (receipts / self._hidden).write_bytes(msgspec.json.encode(receipt))
+            (receipts / self._hidden).rename(receipts / f"{self._name}.json")
         return receipt
 
     def end_without_receipt(self) -> None:
@@ -117,22 +121,37 @@ class PartWriter:
         for table in list(self._waiting):
             self._write_waiting(table)
         for table, writer in self._writers.items():
-            writer.close()
             place = self._folder / table
-            (place / self._hidden).rename(place / f"{self._name}.parquet")
+            with _writing(place):
+                writer.close()
+                (place / self._hidden).rename(place / f"{self._name}.parquet")
 
     def _write_waiting(self, table: str) -> None:
         batches = self._waiting.pop(table, [])
         if not batches:
             return
-        writer = self._writers.get(table)
-        if writer is None:
-            place = self._folder / table
-            place.mkdir(parents=True, exist_ok=True)
-            writer = self._writers[table] = pq.ParquetWriter(
-                place / self._hidden, batches[0].schema, compression="zstd"
-            )
-        writer.write_table(pa.Table.from_batches(batches))
+        place = self._folder / table
+        with _writing(place):
+            writer = self._writers.get(table)
+            if writer is None:
+                place.mkdir(parents=True, exist_ok=True)
+                writer = self._writers[table] = pq.ParquetWriter(
+                    place / self._hidden, batches[0].schema, compression="zstd"
+                )
+            writer.write_table(pa.Table.from_batches(batches))
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Name the folder in errors of writing, which may be those of Arrow.
+
+    :raises JobError: instead of such an error.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
+        raise JobError(f"cannot write to {folder}: {reason}") from error
 
 
 def receipts(folder: Path) -> dict[int, Receipt]:
@@ -146,10 +165,12 @@ def receipts(folder: Path) -> dict[int, Receipt]:
 
 def write_file_counts(folder: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
     """Write the table of files."""
-    (folder / FILES).mkdir(parents=True, exist_ok=True)
+    place = folder / FILES
     rows = [{"file": file, "counts": list(of_file.items())} for file, of_file in counts.items()]
     table = pa.Table.from_pylist(rows, schema=_FILES)
-    pq.write_table(table, folder / FILES / "part-000000.parquet")
+    with _writing(place):
+        place.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, place / "part-000000.parquet")
 
 
 def rows_in(file: Path) -> int:

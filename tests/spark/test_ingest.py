@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -43,6 +45,33 @@ def test_messages_of_real_clients_are_found(spark: SparkSession, tables: Path) -
     sent = messages.where("event = 'sent' and answer_code = 0").select("message_id", "topic")
     got = messages.where("event = 'delivered'").select("message_id", "topic")
     assert sent.join(got, ["message_id", "topic"]).select("message_id").distinct().count() > 20
+
+
+def test_a_disk_that_is_full_before_anything_is_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unused: Any = None
+
+    def fail(file: Path, *_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name in ("write_bytes", "write_text"):
+        monkeypatch.setattr(Path, name, fail)
+    with pytest.raises(JobError, match=r"cannot write .*plan\.json: No space left on device"):
+        ingest(unused, [RECORDED], tmp_path, levels=DEFAULT_LEVELS)
+
+
+def test_a_folder_that_cannot_be_locked_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unused: Any = None
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    with pytest.raises(JobError, match=f"cannot lock {tmp_path}: No locks available; use"):
+        ingest(unused, [RECORDED], tmp_path, levels=DEFAULT_LEVELS)
 
 
 def test_files_are_read_once_and_what_a_kill_left_is_not_read(

@@ -32,7 +32,7 @@ from spark_jobs.sources import (
     read_sends,
     survey_again,
 )
-from spark_jobs.tables import PartWriter
+from spark_jobs.tables import PartWriter, receipts, write_file_counts
 from tests.spark.conftest import RECORDED
 from tests.spark.making import (
     LEVELS,
@@ -269,6 +269,27 @@ def test_a_part_that_two_tasks_write_is_whole(
         writer.write_pairs("a.capture", pairer.take()[0])
     receipts = [writer.end("a.capture", "a", pairer) for writer in writers]
     assert len(tables_of(tmp_path, receipts[1]).pairs) == 1
+
+
+@pytest.mark.parametrize("place", ["rows/kind=pair", "messages", "receipts", "rows/kind=file"])
+def test_a_full_disk_is_told_by_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda _: "x")
+    (tmp_path / place).mkdir(parents=True)
+    for name in (".part-000000-x", "part-000000.parquet"):
+        (tmp_path / place / name).symlink_to("/dev/full")
+    file = tmp_path / "a.capture"
+    file.write_bytes(a_capture())
+    part = Part(number=0, file=str(file), run="a", start=0, end=file.stat().st_size)
+
+    def read() -> None:
+        receipt = read_part(part, tmp_path, LEVELS)
+        write_file_counts(tmp_path, {receipt.file: receipt.counts})
+
+    with pytest.raises(JobError, match=f"cannot write to {tmp_path / place}: No space left"):
+        read()
+    assert not receipts(tmp_path) or place == "rows/kind=file"
 
 
 def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:

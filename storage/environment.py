@@ -359,9 +359,10 @@ def lock_folder(path: Path) -> ExitStack:
                 raise _in_use(path)
             lock = locked.enter_context((path / LOCK_FILE).open("a+b", buffering=0))
         except OSError as error:
+            is_full = error.errno in (ENOSPC, EDQUOT)
             raise DataFolderError(
                 f"cannot write to the data folder {path}: {error.strerror}; "
-                "choose a folder that this user may make and write to"
+                f"{'make room on its disk' if is_full else 'choose a folder that this user may make and write to'}"
             ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -167,6 +167,15 @@ class TestOpening:
         (tmp_path / LOCK_FILE).mkdir()
         refused(tmp_path, "cannot write to the data folder")
 
+    def test_a_folder_that_a_full_disk_has_no_room_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(Path, "mkdir", fail)
+        refused(tmp_path / "new", "No space left on device; make room on its disk")
+
     def test_a_folder_whose_database_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "data.mdb").mkdir()
         refused(tmp_path, "cannot open the data folder")

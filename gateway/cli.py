@@ -7,6 +7,7 @@ aborted or rescheduled as asked; 4 a data folder has faults, or not everything c
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -350,6 +351,7 @@ for _name, _meaning in _JOBS.items():
 def main() -> None:
     """Run the command as a process: see `run`."""
     _fill_standard_descriptors()
+    _heed_no_failure_of_standard_error()
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in COMMANDS:
         run_apart(run, lambda text: _complain(text, f"tidegate {name}"))
@@ -417,6 +419,30 @@ def _fill_standard_descriptors() -> None:
     while (opened := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
         pass
     os.close(opened)
+
+
+class _StandardError(io.FileIO):
+    """Standard error, without what a full disk or a terminal that is gone does not take. It has progress and reasons,
+    and no backup fails because nobody can read them."""
+
+    def write(self, data: bytes, /) -> int:  # type: ignore[override]
+        """Write bytes, or drop them."""
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def _heed_no_failure_of_standard_error() -> None:
+    before = sys.stderr
+    if before is not None:
+        raw = _StandardError(before.fileno(), "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            encoding=before.encoding,
+            errors=before.errors,
+            line_buffering=True,
+        )
 
 
 def _leave_unwritten() -> None:

@@ -64,6 +64,30 @@ def damage(data: Path, table: str) -> None:
     change_table(data, table, take_first)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [(["fsck"], 0), (["export", "--to", "{target}"], 0), (["serve", "--flush", "perhaps"], 2)],
+)
+def test_a_full_disk_behind_standard_error_changes_nothing(
+    gateway: MemoryGateway, tmp_path: Path, arguments: list[str], status: int
+) -> None:
+    """As when its lines are appended to a log on another disk."""
+    gateway.stop()
+    target = tmp_path / "held.jsonl"
+    words = [word.format(target=target) for word in arguments]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gateway.cli", *words, "--data", str(gateway.data)],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            timeout=180,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (status, b"")
+    assert not target.exists() or target.read_bytes().count(b"\n") == 3
+
+
 def test_fsck_of_a_sound_folder(gateway: MemoryGateway, tidegate: Command) -> None:
     for _ in range(2):
         gateway.connect().send_message(body="now")

@@ -43,7 +43,7 @@ def _run_java(source: Path, arguments: Sequence[str]) -> NoReturn:
 
 def _run_python(source: Path, arguments: Sequence[str]) -> NoReturn:
     """Replace this process by the Python program in a file, with rocketmq-client-python."""
-    (TOOLS / "home").mkdir(exist_ok=True)
+    (TOOLS / "home").mkdir(parents=True, exist_ok=True)
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join((str(cpp_client()), str(PROJECT))),

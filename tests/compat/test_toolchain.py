@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
+from compat.toolchain.__main__ import main
 from compat.toolchain.cpp import without_crash
 from compat.toolchain.folder import ToolchainError, install, make_folder
 from compat.toolchain.go import go_client, has_go_client, installed_go
@@ -128,6 +131,18 @@ def test_an_interrupted_folder_is_not_taken_for_whole(tools: Path) -> None:
     assert not (tools / "thing").exists()
     folder = make_folder("thing", "a", lambda folder: (folder / "whole").touch())
     assert sorted(path.name for path in folder.iterdir()) == [".stamp", "whole"]
+
+
+def test_a_python_program_can_be_the_first_that_is_run(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("compat.toolchain.__main__.TOOLS", tools)
+    monkeypatch.setattr("compat.toolchain.__main__.cpp_client", lambda: tmp_path / "client")
+    monkeypatch.setattr(os, "execve", lambda _file, command, _environment: started.append(command))
+    assert main(["run-python", "order.py", "-v"]) == 0
+    assert started == [[sys.executable, "order.py", "-v"]]
+    assert (tools / "home").is_dir()
 
 
 def test_a_package_that_cannot_be_had_is_one_line(tools: Path, tmp_path: Path) -> None:

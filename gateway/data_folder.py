@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
@@ -39,15 +40,22 @@ def _one_folder(ctx: click.Context, param: click.Parameter, data: Path) -> Path:
         raise click.ClickException(
             f"{data} has a folder for each of {len(workers)} workers; name one of them, such as {workers[0]}"
         )
-    ctx.call_on_close(lambda: _keep_owner(data))
+    is_new = not os.access(data, os.F_OK)
+    ctx.call_on_close(lambda: _keep_owner(data, is_new=is_new))
     return data
 
 
-def _keep_owner(data: Path) -> None:
+def _keep_owner(data: Path, *, is_new: bool) -> None:
     """Give files that root has created in a folder to the folder's owner: a gateway that runs as another user could not
-    write them."""
+    write them. A new folder of a worker is given to the owner of the gateway's folder.
+
+    :param is_new: whether the folder was missing before the command.
+    """
     if os.geteuid() != 0 or not data.is_dir():
         return
+    if is_new and fnmatch(data.name, "worker-*"):
+        above = data.absolute().parent.stat()
+        os.chown(data, above.st_uid, above.st_gid)
     owner = data.stat()
     if owner.st_uid == 0:
         return

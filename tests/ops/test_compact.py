@@ -94,8 +94,11 @@ def test_what_root_makes_is_the_folders_owners(
     gateway.stop()
     restored = tmp_path / "restored"
     restored.mkdir()
-    for path in (gateway.data, *gateway.data.iterdir(), restored):
+    workers = tmp_path / "workers"
+    workers.mkdir()
+    for path in (gateway.data, *gateway.data.iterdir(), restored, workers):
         os.chown(path, 65534, 65534)
+    one = workers / "worker-3"
     elsewhere = gateway.data.parent / "elsewhere"
     elsewhere.write_text("root's")
     (gateway.data / "linked").hardlink_to(elsewhere)
@@ -104,18 +107,21 @@ def test_what_root_makes_is_the_folders_owners(
         ("backup", "--data", gateway.data, "--to", tmp_path / "copy"),
         ("restore", "--from", tmp_path / "copy", "--data", restored),
         ("fsck", "--data", restored),
+        ("restore", "--from", tmp_path / "copy", "--data", one),
+        ("restore", "--from", tmp_path / "copy", "--data", workers / "other"),
     ):
         done = tidegate(*command)
         assert done.returncode == 0, done.stderr
     owners = {
         file.name: file.stat().st_uid
-        for folder in (gateway.data, restored)
-        for file in folder.iterdir()
+        for folder in (gateway.data, restored, one)
+        for file in (folder, *folder.iterdir())
     }
     assert owners.pop("linked") == 0
     assert "data.mdb" in owners
     assert set(owners.values()) == {65534}
     assert (tmp_path / "copy" / "data.mdb").stat().st_uid == 0
+    assert (workers / "other").stat().st_uid == 0
 
 
 def test_a_serving_gateway_is_left_alone(gateway: MemoryGateway, tidegate: Command) -> None:

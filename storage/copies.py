@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.disk import LOST_AND_FOUND, OF_OWNER, free_bytes, make_folder, sync
+from storage.disk import LOST_AND_FOUND, OF_OWNER, check_link, free_bytes, make_folder, sync
 from storage.durable import check_file, transaction_ahead, transaction_held
 from storage.environment import (
     MAX_READERS,
@@ -356,6 +356,7 @@ def new_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
     :param mode: of the folder, reduced by the umask.
     """
     try:
+        check_link(target)
         is_there = target.exists()
         parent = target if is_there else target.parent
         unfinished = parent / f".{target.name}.unfinished"

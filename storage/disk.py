@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from errno import ENOENT
 from pathlib import Path
 from typing import Final
 
@@ -17,11 +18,23 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
     """Make a missing folder with its parents, and sync their names to disk.
 
     :param mode: of the folder itself, reduced by the umask.
+    :raises OSError: when one cannot be made.
     """
     if not path.exists():
+        check_link(path)
         make_folder(path.parent)
         path.mkdir(mode, exist_ok=True)
         sync(path.parent)
+
+
+def check_link(path: Path) -> None:
+    """Refuse a link to something that does not exist, such as a folder on a disk that is not mounted.
+
+    :raises FileNotFoundError: when the path is one. Its `strerror` says where the link leads.
+    """
+    if path.is_symlink() and not path.exists():
+        reason = f"it is a link to {path.readlink()}, which does not exist"
+        raise FileNotFoundError(ENOENT, reason, str(path))
 
 
 def sync(path: Path) -> None:

@@ -13,7 +13,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from errno import EDQUOT, EIO, ENOSPC
+from errno import EACCES, EDQUOT, EIO, ENOSPC, EROFS
 from itertools import starmap
 from pathlib import Path
 from time import monotonic
@@ -350,7 +350,9 @@ def lock_folder(path: Path) -> ExitStack:
     :raises DataFolderError: when another process serves from it, or the folder cannot be written to.
     """
     with ExitStack() as locked:
+        is_there = False
         try:
+            is_there = path.exists()
             make_folder(path, OF_OWNER)
             folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             locked.callback(os.close, folder)
@@ -359,10 +361,16 @@ def lock_folder(path: Path) -> ExitStack:
                 raise _in_use(path)
             lock = locked.enter_context((path / LOCK_FILE).open("a+b", buffering=0))
         except OSError as error:
-            is_full = error.errno in (ENOSPC, EDQUOT)
+            if error.errno in (ENOSPC, EDQUOT):
+                advice = "make room on its disk"
+            elif is_there and error.errno == EACCES:
+                advice = "run this as the owner of the folder, or make it this user's (chown -R)"
+            elif is_there and error.errno == EROFS:
+                advice = "copy it to a disk that can be written to, and name the copy"
+            else:
+                advice = "choose a folder that this user may make and write to"
             raise DataFolderError(
-                f"cannot write to the data folder {path}: {error.strerror}; "
-                f"{'make room on its disk' if is_full else 'choose a folder that this user may make and write to'}"
+                f"cannot write to the data folder {path}: {error.strerror}; {advice}"
             ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

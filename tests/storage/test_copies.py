@@ -255,6 +255,19 @@ def test_nothing_is_overwritten(folder: Folder, tmp_path: Path) -> None:
     assert [entry.name for entry in target.iterdir()] == ["precious"]
 
 
+def test_a_link_to_what_is_missing_is_no_target(folder: Folder, tmp_path: Path) -> None:
+    """As to a disk that is not mounted."""
+    folder.open()
+    folder.close()
+    link = tmp_path / "link"
+    link.symlink_to("missing")
+    for copy in (back_up, restore):
+        with pytest.raises(DataFolderError, match="it is a link to missing, which does not exist"):
+            copy(folder.path, link)
+    assert link.is_symlink()
+    assert not (tmp_path / ".link.unfinished").exists()
+
+
 def test_a_failed_copy_leaves_nothing(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,11 +170,37 @@ class TestOpening:
     def test_a_folder_that_a_full_disk_has_no_room_for(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def fail(*_: object, **__: object) -> None:
+        def fail(path: Path, mode: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(Path, "mkdir", fail)
+        monkeypatch.setattr("storage.environment.make_folder", fail)
         refused(tmp_path / "new", "No space left on device; make room on its disk")
+
+    @pytest.mark.parametrize(
+        ("error", "advice"),
+        [
+            (errno.EACCES, "run this as the owner of the folder"),
+            (errno.EROFS, "copy it to a disk that can be written to"),
+        ],
+    )
+    def test_a_folder_that_cannot_be_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, advice: str
+    ) -> None:
+        """The error once asked for another folder, though this one has the messages."""
+
+        def fail(path: Path, mode: int) -> None:
+            raise OSError(error, os.strerror(error))
+
+        monkeypatch.setattr("storage.environment.make_folder", fail)
+        refused(tmp_path, f"{os.strerror(error)}; {advice}")
+        refused(tmp_path / "missing", f"{os.strerror(error)}; choose a folder that this user may")
+
+    def test_a_link_to_what_is_missing(self, tmp_path: Path) -> None:
+        """As to a disk that is not mounted: a new folder there would be on the wrong disk."""
+        link = tmp_path / "link"
+        link.symlink_to("missing")
+        refused(link, "it is a link to missing, which does not exist")
+        assert list(tmp_path.iterdir()) == [link]
 
     def test_a_folder_whose_database_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "data.mdb").mkdir()

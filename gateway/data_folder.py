@@ -34,11 +34,19 @@ FOLDER: Final = _Folder(path_type=Path, file_okay=False)
 
 
 def _one_folder(ctx: click.Context, param: click.Parameter, data: Path) -> Path:
+    from storage import DATA_FILE, is_chain
+
     # Each of several workers has a folder below the one that they were started with (gateway/worker_folders.py).
-    workers = sorted(file.parent for file in data.glob("worker-*/data.mdb"))
-    if workers and not (data / "data.mdb").exists():
+    workers = sorted(file.parent for file in data.glob(f"worker-*/{DATA_FILE}"))
+    is_one = (data / DATA_FILE).exists()
+    if workers and not is_one:
         raise click.ClickException(
             f"{data} has a folder for each of {len(workers)} workers; name one of them, such as {workers[0]}"
+        )
+    if not is_one and is_chain(data):
+        raise click.ClickException(
+            f"{data} has incremental backups, and is no data folder; make one with "
+            f"'tidegate restore --from {data} --data NEW'"
         )
     is_new = not os.access(data, os.F_OK)
     ctx.call_on_close(lambda: _keep_owner(data, is_new=is_new))

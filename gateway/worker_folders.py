@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.config import Config
 from gateway.process import StartError
-from storage import DATA_FILE, DataFolderError, lock_folder
+from storage import DATA_FILE, DataFolderError, is_chain, lock_folder
 
 _PREFIX: Final = "worker-"
 
@@ -19,12 +19,20 @@ def worker_folder(data: Path, number: int) -> Path:
 
 
 def check_folder_of_one(config: Config) -> None:
-    """Check that a single gateway is not started on the folder of several workers: it would serve none of their data.
+    """Check that a single gateway is not started on the folder of several workers, nor on one of incremental backups:
+    it would serve none of their data.
 
     :raises StartError: when it is.
     """
+    if (config.data / DATA_FILE).exists():
+        return
+    if is_chain(config.data):
+        raise StartError(
+            f"{config.data} has incremental backups, and is no data folder; make one with "
+            f"'tidegate restore --from {config.data} --data NEW', and set data to that"
+        )
     folders = _worker_folders(config.data)
-    if folders and not (config.data / DATA_FILE).exists():
+    if folders:
         one = folders[min(folders)]
         if max(folders) == 0:
             raise StartError(

@@ -34,6 +34,14 @@ def test_new_folders(scratch: Path) -> None:
     assert (scratch / "many" / "data").is_dir()
 
 
+def test_one_in_a_folder_of_incremental_backups(scratch: Path) -> None:
+    """A gateway would begin without messages where somebody looks for those of the backup."""
+    scratch.mkdir(exist_ok=True)
+    (scratch / "0000.json").write_text("{}")
+    with pytest.raises(StartError, match=f"'tidegate restore --from {scratch} --data NEW'"):
+        check_folder_of_one(config(scratch))
+
+
 def test_workers_in_the_folder_of_one(scratch: Path) -> None:
     hold(scratch)
     check_folder_of_one(config(scratch))

@@ -161,6 +161,24 @@ def test_what_is_no_data_folder_stays_as_it_is(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["fsck", "export", "backup", "compact", "drain"])
+def test_incremental_backups_are_restored_before_they_are_used(
+    gateway: MemoryGateway, tmp_path: Path, tidegate: Command, command: str
+) -> None:
+    gateway.stop()
+    backups = tmp_path / "backups"
+    assert (
+        tidegate("backup", "--data", gateway.data, "--to", backups, "--incremental").returncode == 0
+    )
+    before = sorted(backups.iterdir())
+    target = {"export": tmp_path / "out", "backup": tmp_path / "out", "drain": "127.0.0.1:1"}
+    to = ("--to", target[command]) if command in target else ()
+    done = tidegate(command, "--data", backups, *to)
+    assert done.returncode == 1
+    assert f"'tidegate restore --from {backups} --data NEW'" in done.stderr
+    assert sorted(backups.iterdir()) == before
+
+
 @pytest.mark.parametrize("command", ["fsck", "export", "backup", "restore", "compact"])
 def test_an_empty_file_is_not_a_sound_one(tmp_path: Path, tidegate: Command, command: str) -> None:
     """A copy that a full disk cut short at once is such a file."""

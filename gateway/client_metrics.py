@@ -60,7 +60,7 @@ def version_name(version: int) -> str:
 def _producers(broker: Broker, common: tuple[str, ...], values: tuple[str, ...]) -> Metric:
     family = GaugeMetricFamily(
         "rocketmq_producer_connections",
-        "Clients in producer groups, once for each group",
+        "Clients in producer groups, counted once per group",
         labels=(*common, "language", "version"),
     )
     counts = Counter(
@@ -78,7 +78,7 @@ def _consumers(
 ) -> Iterator[Metric | None]:
     family = GaugeMetricFamily(
         "rocketmq_consumer_connections",
-        "Clients in consumer groups, once for each group",
+        "Clients in consumer groups, counted once per group",
         labels=(*common, *_OF_CONSUMERS),
     )
     for group in sorted(broker.clients.consumer_groups(), key=lambda group: group.name):
@@ -100,12 +100,12 @@ def _lags(
     labels = (*common, *_OF_LAG)
     messages = GaugeMetricFamily(
         "rocketmq_consumer_lag_messages",
-        "Messages that a group which is online has not confirmed",
+        "Messages that an online group has not committed",
         labels=labels,
     )
     latency = GaugeMetricFamily(
         "rocketmq_consumer_lag_latency",
-        "How long the earliest of them has been in its queue, in ms",
+        "How long the earliest message that an online group has not committed has been in its queue, in ms",
         labels=labels,
     )
     now_ms = broker.clock.now_ms()

@@ -82,24 +82,26 @@ class Metrics:
         )
         yield self._gauge("rocketmq_topic_number", "Topics", sum(1 for _ in broker.topics))
         yield self._gauge(
-            "rocketmq_consumer_group_number", "Consumer groups", sum(1 for _ in broker.groups)
+            "rocketmq_consumer_group_number",
+            "Consumer groups that have settings",
+            sum(1 for _ in broker.groups),
         )
         groups = sum(1 for _ in broker.clients.consumer_groups())
-        yield self._gauge("tidegate_consumer_groups", "Consumer groups with a client", groups)
+        yield self._gauge(
+            "tidegate_consumer_groups", "Consumer groups with a connected client", groups
+        )
 
     def _timers(self) -> Iterator[Metric | None]:
         broker = self._broker
         by_topic = (*_COMMON, "topic")
         # No variable here keeps a family: to free the samples of several at once takes some time.
         yield from self._by_topic(
-            GaugeMetricFamily(
-                "rocketmq_timing_messages", "Messages that have not fired", labels=by_topic
-            ),
+            GaugeMetricFamily("rocketmq_timing_messages", "Pending messages", labels=by_topic),
             broker.store.held_totals(),
         )
         yield from self._by_topic(
             CounterMetricFamily(
-                "rocketmq_timer_enqueue", "Messages taken in for later", labels=by_topic
+                "rocketmq_timer_enqueue", "Timed messages accepted", labels=by_topic
             ),
             broker.store.timed,
         )
@@ -108,36 +110,48 @@ class Metrics:
             broker.store.fired,
         )
         # The commit that acknowledges a message also puts it among the timers: nothing lags behind.
-        yield self._gauge("rocketmq_timer_enqueue_lag", "Messages accepted and not timed", 0)
-        yield self._gauge("rocketmq_timer_enqueue_latency", "How long they have waited, in ms", 0)
+        yield self._gauge(
+            "rocketmq_timer_enqueue_lag", "Messages accepted but without a timer yet", 0
+        )
+        yield self._gauge(
+            "rocketmq_timer_enqueue_latency",
+            "How long messages without a timer have waited, in ms",
+            0,
+        )
         yield from self._snapshot()
         due_ms = broker.firing.next_due_ms
         now_ms = broker.clock.now_ms()
         late_ms = max(0, now_ms - due_ms) if due_ms is not None else 0
         overdue = (yield from count_overdue(broker.store, now_ms)) if late_ms else 0
-        yield self._gauge("rocketmq_timer_dequeue_lag", "Messages that are overdue", overdue)
+        yield self._gauge(
+            "rocketmq_timer_dequeue_lag",
+            "Overdue messages, without those of paused topics",
+            overdue,
+        )
         yield self._gauge(
             "rocketmq_timer_dequeue_latency", "How overdue the earliest message is, in ms", late_ms
         )
         yield from self._paused()
         yield self._gauge(
-            "tidegate_recurring", "Recurring messages, paused ones too", broker.recurring.count()
+            "tidegate_recurring",
+            "Recurring messages, including paused ones",
+            broker.recurring.count(),
         )
         yield self._counter(
             "tidegate_recurring_fired",
-            "Messages that came of recurring ones",
+            "Messages made by recurring ones",
             broker.firing.recurred,
         )
         yield self._counter(
             "tidegate_recurring_misfires",
-            "Times that one was later than recurring_misfire_threshold",
+            "How often a recurring message was later than recurring_misfire_threshold",
             broker.firing.misfired,
         )
 
     def _paused(self) -> Iterator[Metric | None]:
         waiting = GaugeMetricFamily(
             "tidegate_paused_messages",
-            "Messages that are due in a paused topic",
+            "Due messages that wait because their topic is paused",
             labels=(*_COMMON, "topic"),
         )
         paused = self._broker.store.paused
@@ -158,7 +172,7 @@ class Metrics:
             return
         family = GaugeMetricFamily(
             "rocketmq_timer_message_snapshot",
-            "Messages due until a bound, in seconds from now, and behind the bound before it",
+            "Messages due up to a bound, in seconds from now, and after the previous bound",
             labels=(*_COMMON, "timer_bound_s"),
         )
         for bound, count in zip(SNAPSHOT_BOUNDS, counts, strict=True):
@@ -170,16 +184,22 @@ class Metrics:
         by_topic, by_group = (*_COMMON, "topic"), (*_COMMON, "topic", "consumer_group")
         families = {
             "TOPIC_PUT_NUMS": CounterMetricFamily(
-                "rocketmq_messages_in", "Messages that entered their queue", labels=by_topic
+                "rocketmq_messages_in",
+                "Messages that entered their queue, timed ones when they fire",
+                labels=by_topic,
             ),
             "TOPIC_PUT_SIZE": CounterMetricFamily(
-                "rocketmq_throughput_in", "Bytes that entered their queue", labels=by_topic
+                "rocketmq_throughput_in",
+                "Bytes of messages that entered their queue",
+                labels=by_topic,
             ),
             "GROUP_GET_NUMS": CounterMetricFamily(
-                "rocketmq_messages_out", "Messages handed to consumers", labels=by_group
+                "rocketmq_messages_out", "Messages delivered to consumers", labels=by_group
             ),
             "GROUP_GET_SIZE": CounterMetricFamily(
-                "rocketmq_throughput_out", "Bytes handed to consumers", labels=by_group
+                "rocketmq_throughput_out",
+                "Bytes of messages delivered to consumers",
+                labels=by_group,
             ),
         }
         for counter in self._broker.stats.counters():
@@ -193,15 +213,13 @@ class Metrics:
                 family.add_metric((*self._labels, topic, *([group] if group else [])), value)
         yield from families.values()
         accepted = self._broker.stats.put
-        yield self._counter(
-            "tidegate_accepted", "Messages accepted, for now or for later", accepted
-        )
+        yield self._counter("tidegate_accepted", "Messages accepted, timed or not", accepted)
 
     def _quotas(self) -> Iterator[Metric | None]:
         """Yield the topics' own limits, and how many sends were refused for any limit."""
         limits = GaugeMetricFamily(
             "tidegate_topic_limit",
-            "Limits that topics have of their own",
+            "Limits set on topics, in messages, bytes, messages per second or ms",
             labels=(*_COMMON, "topic", "limit"),
         )
         for number, topic in enumerate(list(self._broker.topics), 1):
@@ -213,7 +231,7 @@ class Metrics:
         yield limits
         size = GaugeMetricFamily(
             "tidegate_held_bytes",
-            "Bytes of the messages that have not fired",
+            "Bytes of pending messages",
             labels=(*_COMMON, "topic"),
         )
         yield from self._by_topic(size, self._broker.store.held.sizes)
@@ -232,29 +250,33 @@ class Metrics:
     def _heartbeat(self) -> Iterator[Metric]:
         meter = self._broker.committer.meter
         yield self._histogram(
-            "tidegate_commit_seconds", "Time that a commit took", meter.commit_seconds
+            "tidegate_commit_seconds",
+            "Time of a commit, in seconds, mostly the disk's sync",
+            meter.commit_seconds,
         )
         yield self._histogram(
             "tidegate_write_seconds",
-            "Of it, what writing to the redo log and the disk's sync took",
+            "Time of a commit's write to the redo log and its sync, in seconds",
             meter.write_seconds,
         )
         yield self._histogram(
             "tidegate_checkpoint_seconds",
-            "Time that a checkpoint took, in which nothing else was done",
+            "Time of a checkpoint in which nothing else is done, in seconds",
             meter.checkpoint_seconds,
         )
         yield self._histogram(
             "tidegate_checkpoint_sync_seconds",
-            "Time that the disk took, meanwhile, until it held a checkpoint",
+            "Time until the disk had a checkpoint, in seconds, in a thread beside the gateway's work",
             meter.checkpoint_sync_seconds,
         )
         yield self._histogram(
-            "tidegate_batch_requests", "Requests that a commit answered", meter.batch_answers
+            "tidegate_batch_requests",
+            "Number of requests that a commit answered",
+            meter.batch_answers,
         )
         yield self._histogram(
             "tidegate_firing_error_seconds",
-            "How late messages entered their queue at most, by the earliest of each step",
+            "How late messages entered their queue, in seconds, each as late as the earliest of its step",
             meter.firing_error,
         )
         yield self._counter(
@@ -262,26 +284,38 @@ class Metrics:
         )
         yield self._counter(
             "tidegate_failed_checkpoints",
-            "Checkpoints that could not be written",
+            "Checkpoints that could not be written; nothing is lost",
             meter.failed_checkpoints,
         )
 
     def _storage(self) -> Iterator[Metric]:
         usage = usage_of(self._broker.store)
         rows = (
-            ("tidegate_lmdb_size_bytes", "Size of the data file", usage.size),
-            ("tidegate_lmdb_used_bytes", "Of it, what holds rows", usage.used),
-            ("tidegate_lmdb_free_bytes", "Of it, what can be used again", usage.free),
-            ("tidegate_lmdb_map_bytes", "Address space that LMDB has", usage.map_size),
-            ("tidegate_disk_free_bytes", "What the disk has free", usage.disk_free),
-            ("tidegate_stored_messages", "Messages stored, in whatever state", usage.messages),
-            ("rocketmq_half_messages", "Transactions that are not decided", usage.halves),
+            ("tidegate_lmdb_size_bytes", "Size of data.mdb at the last checkpoint", usage.size),
+            ("tidegate_lmdb_used_bytes", "Bytes of data.mdb in pages with data", usage.used),
+            (
+                "tidegate_lmdb_free_bytes",
+                "Bytes of data.mdb in pages that are reused before the file grows",
+                usage.free,
+            ),
+            (
+                "tidegate_lmdb_map_bytes",
+                "Address space of LMDB, which takes no memory",
+                usage.map_size,
+            ),
+            (
+                "tidegate_disk_free_bytes",
+                "Free space of the disk of the data folder",
+                usage.disk_free,
+            ),
+            ("tidegate_stored_messages", "Messages stored, in any state", usage.messages),
+            ("rocketmq_half_messages", "Undecided transactions", usage.halves),
         )
         for name, meaning, value in rows:
             yield self._gauge(name, meaning, value)
         yield self._counter(
             "tidegate_damaged_messages",
-            "Messages met since the start that cannot be read: nobody gets them",
+            "Damaged messages, queues and rows met since the start; see docs/disaster-recovery.md",
             len(self._broker.store.damaged),
         )
         yield from self._stored()
@@ -290,28 +324,40 @@ class Metrics:
         """Yield the figures that upstream has of its storage."""
         broker = self._broker
         disk = shutil.disk_usage(broker.store.environment.folder)
-        yield self._gauge("rocketmq_storage_size", "What the disk holds, of anybody", disk.used)
+        yield self._gauge(
+            "rocketmq_storage_size",
+            "Used space of the disk of the data folder, by anybody, in bytes",
+            disk.used,
+        )
         # The commit that stores a message also stores all that leads to it.
-        yield self._gauge("rocketmq_storage_dispatch_behind_bytes", "Bytes without an index", 0)
+        yield self._gauge(
+            "rocketmq_storage_dispatch_behind_bytes", "Bytes that are not indexed yet", 0
+        )
         oldest = broker.store.oldest_record()
         if oldest is not None:
             age_ms = max(0, broker.clock.now_ms() - decode_message(oldest).store_ms)
             yield self._gauge(
                 "rocketmq_storage_message_reserve_time",
-                "How long ago the oldest message was accepted, in ms",
+                "How long ago the oldest stored message was accepted, in ms",
                 age_ms,
             )
 
     def _capture(self) -> Iterator[Metric]:
         counts = self._recorded()
-        yield self._counter("tidegate_capture_frames", "Frames that the tap took", counts.frames)
         yield self._counter(
-            "tidegate_capture_lost", "Records that could not be written", counts.lost
+            "tidegate_capture_frames", "Frames recorded by the setting capture", counts.frames
         )
-        yield self._counter("tidegate_capture_bytes", "Bytes of capture files", counts.bytes)
+        yield self._counter(
+            "tidegate_capture_lost",
+            "Records of the setting capture that could not be written",
+            counts.lost,
+        )
+        yield self._counter(
+            "tidegate_capture_bytes", "Bytes of capture files written", counts.bytes
+        )
         yield self._gauge(
             "tidegate_capture_failing",
-            "1 while traffic should be recorded and cannot be",
+            "1 while traffic should be recorded but cannot be; the log says why",
             counts.trouble is not None,
         )
 

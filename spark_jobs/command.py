@@ -136,7 +136,14 @@ def _levels(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 @cli.command()
 @click.argument("sources", nargs=-1, required=True, type=_SOURCE)
 @click.option("--out", required=True, type=_FOLDER, help="Folder for the tables.")
-@click.option("--port", "ports", multiple=True, type=int, help="A server's port in pcap files.")
+@click.option(
+    "--port",
+    "ports",
+    multiple=True,
+    type=int,
+    help="A server's port in packet captures; packets of other ports are left out. Can be given several times. "
+    "Default: all connections are read, and the lower port of one whose start was not captured is the server's.",
+)
 @click.option(
     "--levels", callback=_levels, help="The broker's messageDelayLevel. Default: RocketMQ's own."
 )
@@ -169,7 +176,14 @@ def ingest(
 @click.argument("tables", type=_FOLDER)
 @_spark_options
 def profile(tables: Path, **options: Any) -> None:
-    """Describe recorded traffic: rates, sizes, delays and busiest seconds, by request code and topic."""
+    """Describe recorded traffic: rates, sizes, delays and busiest seconds, by request code and topic.
+
+    TABLES is the folder that `tidegate ingest` made.
+
+    \b
+    Example:
+      tidegate profile tables --json profile.json
+    """
     from spark_jobs.ingest import read_table
     from spark_jobs.profiling import profile as run
 
@@ -197,7 +211,7 @@ def profile(tables: Path, **options: Any) -> None:
 def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
     """Check that each delayed message fired once, and how far from the requested time.
 
-    FOLDER has tables, or the output of `replay --watch`; then the messages that the replay sent are checked.
+    FOLDER has the tables of `tidegate ingest`, or the output of `replay --watch`; then the messages that the replay sent are checked.
 
     \b
     Examples:
@@ -346,8 +360,9 @@ def replay(
 ) -> None:
     """Send recorded requests again, to a gateway or a broker, with their recorded timing.
 
-    Destructive requests, such as the deletion of a topic, are sent only if --code names them. To continue
-    an interrupted run, give the same --out; nothing is sent twice.
+    TABLES is the folder that `tidegate ingest` made. Destructive requests, such as the deletion of a topic,
+    are sent only if --code names them. To continue an interrupted run, give the same --out; nothing is sent
+    twice.
 
     With --from-log the messages in a broker's commit log that clients sent are sent again, each when it was
     stored; a delayed one is sent with its due time, to its real topic.
@@ -440,7 +455,8 @@ def compare(
 ) -> None:
     """Show where the answers to a replay differ from the recording or from another replay.
 
-    With --noise, what also differs between the two runs of the baseline's server does not count as a difference.
+    CANDIDATE is the --out folder of a `tidegate replay`. With --noise, what also differs between the two runs
+    of the baseline's server does not count as a difference.
 
     \b
     Examples:

@@ -211,7 +211,8 @@ def profile(tables: Path, **options: Any) -> None:
 def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
     """Check that each delayed message fired once, and how far from the requested time.
 
-    FOLDER has the tables of `tidegate ingest`, or the output of `replay --watch`; then the messages that the replay sent are checked.
+    FOLDER has the tables of `tidegate ingest`, or the output of `replay --watch`; then the messages that the
+    replay sent are checked.
 
     \b
     Examples:

@@ -111,7 +111,8 @@ class Certificates:
             chain, key = _self_signed()
         else:
             chain = _read(self._certificate, load_pem_x509_certificates, "tls_certificate")
-            key = _read(self._key, _private_key, "tls_key")
+            holder = "tls_certificate" if self._key == self._certificate else "tls_key"
+            key = _read(self._key, _private_key, holder)
             if chain[0].public_key() != key.public_key():
                 raise TlsError(
                     f"the key in {self._key} is not that of the certificate in {self._certificate}"
@@ -208,6 +209,8 @@ def _read(file: Path, parse: Callable[[bytes], _Parsed], setting: str) -> _Parse
 
 def _private_key(data: bytes) -> _Key:
     """Return the key of a PEM file."""
+    if b"PRIVATE KEY" not in data:
+        raise ValueError("there is no private key in it; set tls_key to the file of the key")
     key = load_pem_private_key(data, password=None)
     if not isinstance(key, _Key):
         raise ValueError("TLS needs an RSA, elliptic curve or Edwards curve key")

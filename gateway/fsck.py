@@ -68,6 +68,8 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
     data_file(data)
     inspection = Inspection(data, READER, now_ms())
     try:
+        if inspection.upgraded is not None:
+            tell(inspection.upgraded)
         if inspection.log_trouble is not None:
             tell(inspection.log_trouble)
         found = inspection.find(_progress)

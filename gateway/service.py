@@ -172,6 +172,8 @@ class Gateway:
         except DataFolderError as failure:
             raise StartError(str(failure)) from failure
         self._store = store
+        if store.upgraded is not None:
+            self.log.info("{upgraded}", upgraded=store.upgraded)
         if store.log_trouble is not None:
             self.log.error("{trouble}", trouble=store.log_trouble)
         with ExitStack() as opened:

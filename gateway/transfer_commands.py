@@ -258,6 +258,8 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
 
     data_file(data)
     store = Store(data, terms_of)
+    if store.upgraded is not None:
+        tell(store.upgraded)
     if store.log_trouble is not None:
         tell(store.log_trouble)
     recurring = count_recurring(store)

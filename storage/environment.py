@@ -124,7 +124,8 @@ class Environment:
                 with closing(_open(path, map_size)) as environment:
                     _refuse_readers_of_another(environment, path)
                     # Sync these changes before any others: a start could not go back to an empty file.
-                    _check_version(environment, path)
+                    self.upgraded = _check_version(environment, path)
+                    """That the folder was upgraded just now, for the operator: there is no way back. None if not."""
                     open_tables(environment)
                 self.durable = Durable(path)
                 opened.callback(self.durable.close)
@@ -460,15 +461,18 @@ def _is_being_copied(path: Path, process: str) -> FolderBeingCopiedError:
     )
 
 
-def _check_version(environment: lmdb.Environment, path: Path) -> None:
+def _check_version(environment: lmdb.Environment, path: Path) -> str | None:
     """Stamp a new file with the format's version and upgrade an older one. Refuse a newer one, and a file that is not
-    Tidegate's."""
+    Tidegate's.
+
+    :returns: a line that says so if the file was upgraded.
+    """
     with environment.begin(write=True) as txn:
         if txn.stat()["entries"] == 0:
             meta = environment.open_db(b"meta", txn=txn)
             txn.put(FORMAT, b"%d" % FORMAT_VERSION, db=meta)
             txn.put(STAMP, new_stamp(), db=meta)
-            return
+            return None
     try:
         meta = environment.open_db(b"meta", create=False)
     except (lmdb.NotFoundError, lmdb.IncompatibleError):
@@ -489,10 +493,15 @@ def _check_version(environment: lmdb.Environment, path: Path) -> None:
             f"the data folder {path} has format {found}, "
             f"this program reads format {FORMAT_VERSION}: use the version of Tidegate that wrote it"
         )
-    if found < FORMAT_VERSION:
-        try:
-            upgrade(environment, found)
-        except (ValueError, struct.error) as error:
-            raise DataFolderError(
-                f"{path} is damaged, and its format is too old to be repaired: restore a backup ({error})"
-            ) from error
+    if found == FORMAT_VERSION:
+        return None
+    try:
+        upgrade(environment, found)
+    except (ValueError, struct.error) as error:
+        raise DataFolderError(
+            f"{path} is damaged, and its format is too old to be repaired: restore a backup ({error})"
+        ) from error
+    return (
+        f"the data folder {path} was upgraded from format {found} to {FORMAT_VERSION}: "
+        "earlier versions of Tidegate cannot use it any more"
+    )

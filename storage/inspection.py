@@ -60,6 +60,11 @@ class Inspection:
         """See `RedoLog.trouble`. Only the first to open the folder finds it."""
         return self._environment.log.trouble
 
+    @property
+    def upgraded(self) -> str | None:
+        """See `Environment.upgraded`."""
+        return self._environment.upgraded
+
     def find(self, progress: Progress | None = None) -> Findings:
         """Check all tables. If there are faults, find out what repairs would do. Nothing is changed."""
         try:

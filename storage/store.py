@@ -793,6 +793,11 @@ class Store:
         """A warning for the operator that the redo log may have lost stored batches: see `RedoLog`."""
         return self.environment.log.trouble
 
+    @property
+    def upgraded(self) -> str | None:
+        """See `Environment.upgraded`."""
+        return self.environment.upgraded
+
     def sync(self) -> None:
         """Sync what was committed without `sync` to disk, when no checkpoint does: see `Environment.unheld_seconds`.
         Another thread may call it."""

@@ -17,13 +17,15 @@ import lmdb
 import msgspec
 import pytest
 import rich_click as click
+from twisted.logger import capturedLogs, formatEvent
 
 from gateway import transfer_commands
 from gateway.data_folder import rough_size
 from gateway.transfer import LineError, export_lines, parse_lines
 from gateway.wire.codes import RequestCode
 from gateway.wire.recurring_bodies import RecurringMessage
-from storage.keys import TIMER_VALUE, timer_key
+from storage.keys import FORMAT, TIMER_VALUE, timer_key
+from storage.upgrades import FORMAT_VERSION
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
 from tests.gateway.tools import ok
@@ -159,6 +161,23 @@ def test_what_is_no_data_folder_stays_as_it_is(
     assert done.stderr.count("\n") == 1
     assert "is not a data folder" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_upgrade_is_told_once(gateway: MemoryGateway, tidegate: Command) -> None:
+    def make_older() -> None:
+        gateway.stop()
+        change_table(gateway.data, "meta", lambda txn, meta: txn.put(FORMAT, b"7", db=meta))
+
+    told = f"the data folder {gateway.data} was upgraded from format 7 to {FORMAT_VERSION}: "
+    make_older()
+    assert told in tidegate("fsck", "--data", gateway.data).stderr
+    assert told not in tidegate("fsck", "--data", gateway.data).stderr
+    gateway.start()
+    make_older()
+    with capturedLogs() as events:
+        gateway.start()
+    assert [one for one in events if (formatEvent(one) or "").startswith(told)]
+    assert len(gateway.connect().look_up()) == 3
 
 
 @pytest.mark.parametrize("command", ["fsck", "export", "backup", "compact", "drain"])

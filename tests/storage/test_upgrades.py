@@ -50,6 +50,10 @@ def unpack(folder: Folder, version: int) -> None:
 def test_all_is_there_and_sound(folder: Folder, version: int) -> None:
     unpack(folder, version)
     store = folder.open()
+    assert store.upgraded == (
+        f"the data folder {folder.path} was upgraded from format {version} to {FORMAT_VERSION}: "
+        "earlier versions of Tidegate cannot use it any more"
+    )
     bills, late = (4, []) if version == 1 else (10, [b"late"])
     assert find_faults(store) == []
     assert store.held_totals() == {ORDERS: 38 + len(late), BILLS: bills}

@@ -198,8 +198,6 @@ class Store:
         self._is_broken = False
         self._failure: StorageError | None = None
         self._bytes = 0
-        for _, rows in self._unwritten:
-            rows.clear()
         self._changes = 0
         # Not Counters, which take much longer to create and to add up.
         self._timed: defaultdict[bytes, int] = defaultdict(int)
@@ -509,6 +507,8 @@ class Store:
             with suppress(StorageError):
                 # If this fails, the next batch tries again, and reports why it cannot.
                 self._txn.roll_back()
+        for _, rows in self._unwritten:
+            rows.clear()
         for queue in self._grown:
             queue.next = queue.visible
             queue.next_bytes = queue.added_bytes

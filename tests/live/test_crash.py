@@ -128,7 +128,8 @@ def test_a_folder_that_was_deleted_is_saved_from_the_process_as_documented(tmp_p
     ledger = Ledger()
     root = Path(__file__).parent.parent.parent
     recovery = (root / "docs" / "disaster-recovery.md").read_text()
-    _, begin, rest = recovery.partition("      mkdir saved\n")
+    _, begin, rest = recovery.partition("      mkdir -m 700 saved\n")
+    assert begin
     script = begin + rest.partition("\n\n")[0]
     with GatewayProcess(tmp_path / "data") as gateway:
         senders = start_senders(gateway, ledger, 0, itertools.count())

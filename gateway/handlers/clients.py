@@ -87,8 +87,9 @@ class ClientRequests:
         """Have those who wait for messages of a topic learn that their group wants others now."""
         topic = self._broker.topics.get(name)
         if topic is not None:
-            for number in range(topic.settings.read_queue_nums):
-                self._broker.parked.wake(self._broker.store.queue(topic.stored_name, number))
+            store, count = self._broker.store, topic.settings.read_queue_nums
+            for queue in store.readable_queues(topic.stored_name, count):
+                self._broker.parked.wake(queue)
 
     def _check_sizes(self, heartbeat: Heartbeat, call: Call) -> None:
         """Refuse a heartbeat that would hold up all other work, or whose connection has brought too much already."""

@@ -8,6 +8,8 @@ from gateway import parked
 from gateway.parked import WOKEN_AT_ONCE, ParkingLot
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import decode_messages
+from storage.keys import queue_prefix
+from tests.gateway.faults import damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.gateway.test_pop import pop_fields
 from tests.gateway.tools import create_topic, ok, read
@@ -233,6 +235,17 @@ class TestSubscription:
         assert answer.code == ResponseCode.PULL_NOT_FOUND
         assert answer.ext()["nextBeginOffset"] == "0"
         assert bodies(client.pull(tags=None)) == ["before"]
+
+    def test_is_changed_beside_a_queue_that_cannot_be_read(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """The heartbeat was refused."""
+        with damaged_row(gateway, "ends", queue_prefix(b"orders", 1), lambda _: b"short"):
+            client = gateway.connect()
+            ok(client.heartbeat("c1", subscriptions={"orders": "red"}, sub_version=1))
+            waiting = client.park(tags=None)
+            ok(client.heartbeat("c1", subscriptions={"orders": "blue"}, sub_version=2))
+            assert client.answer(waiting) is not None
 
     def test_is_repeated(self, client: MemoryClient) -> None:
         client.heartbeat("c1", subscriptions={"orders": "red"}, sub_version=1)

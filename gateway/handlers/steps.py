@@ -44,7 +44,7 @@ class Steps:
 
         def steps() -> Iterator[None]:
             work()
-            yield
+            yield from ()
 
         self.begin(steps(), call)
 

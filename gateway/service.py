@@ -267,7 +267,7 @@ class Gateway:
         )
         api = Api(
             *(endpoints(web), doorkeeper, self._clock, lambda: self._stopping),
-            *(self.broker.audit.acting, self._committer.settle),
+            *(self.broker.audit.acting, self.broker.committer.settle),
         )
         layers = self._layers if config.http_tls else None
         site = make_site(config, metrics.pieces, self.not_ready, api, self._reactor, layers)
@@ -306,7 +306,7 @@ class Gateway:
         locks, resets = QueueLocks(store, reactor.seconds), Resets(store)
         audit = AuditLog(config, clock, lambda: store.has_changes)
         firing = Firing(clock, store)
-        self._committer = committer = Committer(
+        committer = Committer(
             reactor,
             clock,
             store,
@@ -461,7 +461,7 @@ class Gateway:
             self.broker.outgoing.answered(command, connection)
         elif not self._stopping:
             self._router.dispatch(command, connection)
-            self._committer.settle()
+            self.broker.committer.settle()
         elif command.version > LAST_VERSION_WITHOUT_GO_AWAY and not command.is_oneway:
             remark = "the gateway is stopping"
             connection.send(encode_response(command.opaque, ResponseCode.GO_AWAY, remark=remark))

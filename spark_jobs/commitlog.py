@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gateway.wire.messages import (
+    CRC_MASK,
     MAGIC_V1,
     MAGIC_V2,
     Message,
@@ -28,8 +29,6 @@ _head = struct.Struct(">II").unpack_from
 _offset = struct.Struct(">q").unpack_from
 _OFFSET_AT: Final = 28
 _LEAST: Final = 91
-_CRC_MASK: Final = 0x7FFFFFFF
-"""A record has 31 bits of its body's CRC (UtilAll.crc32)."""
 _NO_TIME_MS: Final = (1 << 63) // 1_000_000
 """Store times must be below this: the tables have them in ns, as signed numbers of 64 bits."""
 _MAGICS: Final = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
@@ -115,7 +114,7 @@ def _is_record(data: mmap.mmap, position: int, size: int, base: int) -> bool:
 def _message(record: bytes) -> Message:
     """Return the message of a record. Raises MessageError."""
     message = decode_message(record)
-    if message.body_crc != zlib.crc32(message.body) & _CRC_MASK:
+    if message.body_crc != zlib.crc32(message.body) & CRC_MASK:
         raise MessageError("a record whose body is not as it was stored, by its CRC")
     if message.properties.endswith("\0"):
         raise MessageError("a record whose end was not written")

@@ -12,7 +12,7 @@ import pyarrow as pa
 from gateway.wire import properties as names
 from gateway.wire.bodies import BodyError, parse_heartbeat
 from gateway.wire.codes import PullSysFlag, RequestCode, ResponseCode, SysFlag
-from gateway.wire.messages import Message, MessageError, decode_messages, split_batch
+from gateway.wire.messages import CRC_MASK, Message, MessageError, decode_messages, split_batch
 from gateway.wire.pending_bodies import BulkAnswer
 from gateway.wire.properties import find
 from gateway.wire.recall import RecallHandle, RecallHandleError
@@ -291,7 +291,7 @@ def _sent(
             "asked_value": value,
             "due_ms": due_ms,
             "body_size": len(body),
-            "body_crc": zlib.crc32(body) & 0x7FFFFFFF,
+            "body_crc": zlib.crc32(body) & CRC_MASK,
         }
         key = find(own, names.DEBOUNCE) if names.DEBOUNCE in own else None
         # The answer to a batch does not have the number of replaced messages.

@@ -39,8 +39,10 @@ MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
 MAX_PROPERTIES: Final = 32_767
 """Most bytes of a record's properties: their length is a signed 16-bit number."""
 
+CRC_MASK: Final = 0x7FFFFFFF
+"""A record has 31 bits of its body's CRC-32 (UtilAll.crc32)."""
+
 _MAX_TOPIC_V1: Final = 127
-_CRC_MASK: Final = 0x7FFFFFFF
 _QUEUE_OFFSET: Final = 20
 _STORE_TIME: Final = 56
 _BODY_SIZE: Final = 84
@@ -119,7 +121,7 @@ def encode_message(
     head = _pack_head(
         size,
         magic & 0xFFFFFFFF,
-        zlib.crc32(body) & _CRC_MASK,
+        zlib.crc32(body) & CRC_MASK,
         queue_id,
         flag,
         queue_offset,

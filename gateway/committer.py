@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from gateway.clock import Clock
 from gateway.firing import NOTHING, Firing, Step
 from gateway.meter import Meter
+from gateway.pace import Pace
 from gateway.reactor import DelayedCall, Reactor
 from gateway.router import not_available
 from gateway.unwritten import Unwritten
@@ -27,12 +28,6 @@ LONGEST_SLEEP_MS = 1_000
 
 RETRY_AFTER = 1.0
 """Seconds until firing is tried again after a commit failed, for example on a full disk."""
-
-FORGETTING = 0.7
-"""The factor by which the number of expected senders shrinks after a commit with fewer senders."""
-
-MOST_EXPECTED = 256
-"""Most senders that a commit waits for. If so many share a commit, its cost no longer matters."""
 
 MAX_BATCH_BYTES = 8 << 20
 """A batch larger than this is committed in the middle of a turn, so that memory stays bounded."""
@@ -77,8 +72,7 @@ class Committer:
     :param copies: are reloaded when a batch cannot be stored.
     :param journal: is reloaded too, and written when a batch is stored.
     :param give_up: called with the reason when the store can neither be written nor read any more; perhaps repeatedly.
-    :param wait: seconds that a commit may wait for the senders that the previous commit answered. Producers that wait
-        for each answer all send again then, and a commit for all of them costs as much as for one.
+    :param wait: seconds that a commit may wait for more sends: see `Pace`.
     """
 
     log = Logger()
@@ -110,7 +104,7 @@ class Committer:
         self._steps: list[Callable[[], None]] = []
         self._grown: deque[Growth] = deque()
         self._wait = wait
-        self._expected = 1.0
+        self._pace = Pace(wait)
         self._turn_end: DelayedCall | None = None
         self._alarm: DelayedCall | None = None
         self._alarm_ms = 0
@@ -140,9 +134,9 @@ class Committer:
         """Send an answer once the changes made so far are on disk."""
         self._answers.append((call, frame))
         if self._turn_end is None:
-            gathers = len(self._answers) < self._expected
+            gathers = len(self._answers) < self._pace.expected
             self._turn_end = self._reactor.callLater(self._wait if gathers else 0, self._end_turn)
-        elif len(self._answers) == int(self._expected):
+        elif len(self._answers) == int(self._pace.expected):
             self._turn_end.reset(0)
         if self._store.batch_bytes > MAX_BATCH_BYTES:
             self.commit()
@@ -170,8 +164,6 @@ class Committer:
             self._turn_end.cancel()
             self._turn_end = None
         answers, self._answers = self._answers, []
-        if answers:
-            self._expected = min(max(len(answers), self._expected * FORGETTING), MOST_EXPECTED)
         try:
             fired, grown = self._store_batch(len(answers))
         except StorageError as error:
@@ -190,6 +182,9 @@ class Committer:
         if fired.more:
             self.change()
         self._set_alarm()
+        if answers:
+            self._pace.committed(len(answers), self._reactor.seconds())
+            self._reactor.rest(self._pace.rest)
         self.checkpoint()
 
     def checkpoint(self) -> None:

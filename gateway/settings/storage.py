@@ -48,8 +48,9 @@ class StorageSettings(SettingsGroup):
     commit_wait: Duration = setting(
         timedelta(milliseconds=2),
         _STORAGE,
-        "How long a commit may wait for more sends from the clients that the previous commit answered. They "
-        "are likely to send again, and one commit for all of them costs less. A single sender never waits.",
+        "How long a commit may wait for more sends, because one commit for several costs less. It waits only for "
+        "senders that send again as soon as they are answered, or 1 ms at most while thousands of sends per second "
+        "come from others. A single sender never waits.",
         unit="duration",
         least=timedelta(0),
         most=timedelta(seconds=1),

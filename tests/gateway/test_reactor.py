@@ -18,15 +18,21 @@ MANY = SOCKETS_AT_ONCE + SOCKETS_AT_ONCE // 2
 
 
 class _Cpu:
-    """Stands in for the module `time`; its CPU time grows by the cost of each read."""
+    """Stands in for the module `time`; its CPU time grows by the cost of each read, and its other time by sleeping."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds = self.slept = 0.0
         self.each = 0.0
         """CPU seconds that one reader takes."""
 
     def thread_time(self) -> float:
         return self.seconds
+
+    def monotonic(self) -> float:
+        return self.slept
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
 
 
 class _Reader(FileDescriptor):
@@ -96,10 +102,10 @@ def heard(reactor: Any, cpu: _Cpu) -> Iterator[Counter[int]]:
         reactor.removeAll()
 
 
-def in_a_turn(reactor: Any, heard: Counter[int]) -> int:
+def in_a_turn(reactor: Any, heard: Counter[int], timeout: float | None = 0) -> int:
     """Run one turn, and return how many readers it called."""
     before = heard.total()
-    reactor.doIteration(0)
+    reactor.doIteration(timeout)
     return heard.total() - before
 
 
@@ -144,3 +150,35 @@ def test_a_socket_that_was_closed_before_its_turn_is_not_heard(
     assert not others
     in_a_turn(reactor, heard)
     assert others
+
+
+def test_it_rests_until_the_next_turn_may_begin(
+    reactor: Any, heard: Counter[int], cpu: _Cpu
+) -> None:
+    in_a_turn(reactor, heard)
+    reactor.rest(0.25)
+    cpu.slept += 0.125  # the turn itself took so long
+    assert in_a_turn(reactor, heard, None) == SOCKETS_AT_ONCE
+    assert cpu.slept == 0.25
+    in_a_turn(reactor, heard, None)
+    assert cpu.slept == 0.25, "it rests once"
+
+
+def test_it_does_not_rest_while_a_call_is_due(reactor: Any, heard: Counter[int], cpu: _Cpu) -> None:
+    in_a_turn(reactor, heard)
+    reactor.rest(0.25)
+    in_a_turn(reactor, heard, 0)
+    assert cpu.slept == 0
+    in_a_turn(reactor, heard, 0.125)
+    assert cpu.slept == 0.125
+
+
+def test_it_does_not_rest_while_sockets_wait_for_their_share(
+    reactor: Any, heard: Counter[int], cpu: _Cpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "HEARING_SECONDS", 1.0)
+    cpu.each = 1.0
+    in_a_turn(reactor, heard)
+    reactor.rest(0.25)
+    in_a_turn(reactor, heard, None)
+    assert cpu.slept == 0

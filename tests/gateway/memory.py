@@ -64,7 +64,8 @@ class TurnReactor(MemoryReactorClock):
     calls: list[Any]
 
     def rest(self, seconds: float) -> None:
-        """Time passes only when a test says so."""
+        """Note it: time passes only when a test says so."""
+        self.rests = seconds
 
     def turn(self) -> bool:
         """Make the calls that are due. Return whether there were any."""

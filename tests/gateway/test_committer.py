@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from gateway.pace import REST_SECONDS
 from gateway.wire.codes import RequestCode
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway
@@ -59,6 +60,19 @@ def test_those_that_stay_away_are_forgotten(gateway: MemoryGateway, client: Memo
         send(client)
         gateway.advance(WAIT_MS)
     assert answered(client, [send(client)]) == 1
+
+
+def test_sends_that_come_often_and_evenly_let_the_reactor_rest(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    for _ in range(3_000):
+        for _ in range(5):
+            send(client)
+        gateway.advance(1)
+        if gateway.reactor.rests:
+            break
+    assert gateway.reactor.rests == REST_SECONDS
+    assert answered(client, [send(client)]) == 1, "and nobody waits for others"
 
 
 def test_what_is_due_does_not_wait(gateway: MemoryGateway, client: MemoryClient) -> None:

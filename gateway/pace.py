@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from enum import Enum, auto
+from itertools import cycle
 from math import sqrt
 from typing import Final
 
@@ -13,7 +15,7 @@ MOST_EXPECTED: Final = 256
 """Most senders that a commit waits for. If so many share a commit, its cost no longer matters."""
 
 OFTEN: Final = 4_000
-"""Sends per second above which the reactor rests if they come evenly. Below, a turn seldom has more than one anyway."""
+"""Sends per second above which it pays to rest. Below, a turn seldom has more than one anyway."""
 
 REST_SECONDS: Final = 0.001
 """Seconds from one turn of the reactor to the next while it rests."""
@@ -26,29 +28,37 @@ LONGEST_SPAN: Final = 1.0
 """Seconds of a span above which nothing is tried: with so few sends, differences are chance."""
 
 MOST_SPANS: Final = 32
-"""Most spans between two trials: a trial of the wrong way costs up to a third of a span's sends."""
+"""Most spans between two trials: a trial of the wrong way may cost a third of a span's sends, or half of them."""
 
 WINS: Final = 2
-"""Trials in a row that the other way has to win."""
+"""Trials in a row that another way has to win."""
 
 LEAST_CHANCE: Final = 0.03
 """The part by which spans with very many sends differ by chance. Those with few differ by more: by 1.5 times the
 standard deviation of a count."""
 
 
+class Way(Enum):
+    """Ways to commit sends, the cheapest first."""
+
+    RESTING = auto()
+    """A commit waits for nobody. If sends come often, the reactor rests between its turns, so that a turn has several:
+    to be woken for each of them costs more than the sends themselves."""
+
+    IN_STEP = auto()
+    """A commit waits for as many senders as there were lately. Those that send again as soon as they are answered come
+    back together if they were answered together."""
+
+    AT_ONCE = auto()
+    """A commit waits for nobody, and nobody rests. Senders and the gateway then work at the same time, but in smaller
+    batches."""
+
+
 class Pace:
-    """Chooses between two ways to commit sends.
+    """Chooses the cheapest way to commit sends that does not lower their number.
 
-    In step: senders that wait for each answer send again as soon as they have it, so those that were answered together
-    come back together. A commit waits for as many as there were lately, for some milliseconds at most.
-
-    Evenly: senders send whenever they have something to send. Then waiting for them only delays those that are there,
-    so a commit waits for nobody. If sends come often, the reactor rests between its turns instead, so that a turn has
-    several: to be woken for each of them costs more than the sends themselves.
-
-    A gateway does not see which senders are the same. But those that wait for answers send less if they get them later,
-    and the others do not. So from time to time the other way is tried for a moment. The second way is taken if it does
-    not get fewer sends, the first one only if it gets more.
+    A gateway does not see whether senders wait for its answers. But those that do send less if they get them later, and
+    the others do not. So from time to time another way is tried for a moment, and the sends per second are compared.
 
     :param wait: seconds that a commit may wait for the senders that it expects; 0 if it never waits.
     """
@@ -56,11 +66,10 @@ class Pace:
     def __init__(self, wait: float) -> None:
         self._wait = wait
         self._senders = 1.0
-        self._is_even = False
-        self._is_trial = False
+        self._way = self._usual = Way.IN_STEP
         self._sends = 0
         self._since = 0.0
-        self._trials = self._try_the_other_way()
+        self._trials = self._try_other_ways()
         next(self._trials)
         self.expected = 1.0
         """Senders that the next commit waits for."""
@@ -72,49 +81,49 @@ class Pace:
 
         :param now: monotonic time in seconds.
         """
-        if not self._waits_for_nobody:
-            self._senders = min(max(sends, self._senders * FORGETTING), MOST_EXPECTED)
         self._sends += sends
+        if self._way is Way.IN_STEP:
+            self._senders = min(max(sends, self._senders * FORGETTING), MOST_EXPECTED)
+            self.expected = self._senders
         seconds = now - self._since
         if seconds >= SPAN_SECONDS and self._sends >= SPAN_SENDS and self._wait:
             self._end_span(self._sends / seconds, seconds)
             self._sends, self._since = 0, now
-        self.expected = 1.0 if self._waits_for_nobody else self._senders
-
-    @property
-    def _waits_for_nobody(self) -> bool:
-        return self._is_even != self._is_trial
 
     def _end_span(self, rate: float, seconds: float) -> None:
         """Note the sends per second of a span."""
-        if seconds <= LONGEST_SPAN or self._is_trial:
+        if seconds <= LONGEST_SPAN or self._way is not self._usual:
             self._trials.send(rate)
-        often = self._waits_for_nobody and rate >= OFTEN
-        self.rest = min(REST_SECONDS, self._wait) if often else 0.0
+        self.expected = self._senders if self._way is Way.IN_STEP else 1.0
+        rests = self._way is Way.RESTING and rate >= OFTEN
+        self.rest = min(REST_SECONDS, self._wait) if rests else 0.0
 
-    def _try_the_other_way(self) -> Generator[None, float, None]:
-        """Try the other way in a span now and then, and take it once it has won. Is sent the sends per second of each
-        span, at its end."""
-        pause, wins = 1, 0
-        while True:
+    def _try_other_ways(self) -> Generator[None, float, None]:
+        """Try each other way now and then, and take it once it has won. Is sent the sends per second of each span, at
+        its end."""
+        pause = 1
+        for way in cycle(Way):
+            if way is self._usual:
+                continue
             for _ in range(pause):
                 yield
-            before = yield
-            self._is_trial = True
-            tried = yield
-            self._is_trial = False
-            after = yield
-            if not self._has_won(tried, (before + after) / 2):
-                wins, pause = 0, min(2 * pause, MOST_SPANS)
-                continue
-            wins, pause = wins + 1, 1
+            pause = min(2 * pause, MOST_SPANS)
+            wins = 0
+            while wins < WINS and (yield from self._wins(way)):
+                wins += 1
             if wins == WINS:
-                self._is_even = not self._is_even
-                wins = 0
+                self._way = self._usual = way
+                pause = 1
 
-    def _has_won(self, tried: float, usual: float) -> bool:
-        """Whether the other way is to be preferred, by the sends per second with it and before and after."""
+    def _wins(self, way: Way) -> Generator[None, float, bool]:
+        """Try a way in one span. Return whether it is to be preferred to the usual one."""
+        before = yield
+        self._way = way
+        tried = yield
+        self._way = self._usual
+        after = yield
+        usual = (before + after) / 2
         chance = LEAST_CHANCE + 1.5 / sqrt(max(SPAN_SENDS, tried * SPAN_SECONDS))
-        if self._is_even:
-            return tried * (1 - chance) > usual
-        return tried > usual * (1 - chance)
+        if way.value < self._usual.value:
+            return tried > usual * (1 - chance)
+        return tried * (1 - chance) > usual

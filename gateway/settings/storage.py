@@ -49,7 +49,7 @@ class StorageSettings(SettingsGroup):
         timedelta(milliseconds=2),
         _STORAGE,
         "How long a commit may wait for more sends, because one commit for several costs less. It waits only for "
-        "senders that send again as soon as they are answered, or 1 ms at most while thousands of sends per second "
+        "senders that send again as soon as they are answered, and 1 ms at most while thousands of sends per second "
         "come from others. A single sender never waits.",
         unit="duration",
         least=timedelta(0),

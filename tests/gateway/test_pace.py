@@ -77,12 +77,19 @@ def test_senders_in_step_send_hardly_less_than_if_nothing_were_tried(
     assert chosen >= 0.9 * sent(in_step(Pace(WAIT), threads, sync), until=60)
 
 
+def test_nobody_waits_where_that_makes_senders_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a commit that takes no longer than a few sends, senders and gateway had better work at the same time."""
+    chosen = sent(in_step(Pace(WAIT), 32, 0.0002), until=60)
+    monkeypatch.setattr("gateway.pace.SPAN_SECONDS", inf)
+    assert chosen >= 1.2 * sent(in_step(Pace(WAIT), 32, 0.0002), until=60)
+
+
 def test_the_way_changes_with_the_senders() -> None:
     pace = Pace(WAIT)
     for begun in (0, 20, 40):
         sent(evenly(pace, 10_000, begun), until=begun + 10)
         assert pace.rest == REST_SECONDS
-        sent(in_step(pace, 16, 0.0002, begun + 10), until=begun + 20)
+        sent(in_step(pace, 16, 0.005, begun + 10), until=begun + 20)
         assert pace.expected > 8
         assert pace.rest == 0
 

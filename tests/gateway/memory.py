@@ -62,6 +62,8 @@ class TurnReactor(MemoryReactorClock):
     """A fake reactor that runs turn by turn: a call scheduled for now during a turn waits for the next turn."""
 
     calls: list[Any]
+    rests = 0.0
+    """Seconds that the last commit let it rest."""
 
     def rest(self, seconds: float) -> None:
         """Note it: time passes only when a test says so."""

@@ -103,7 +103,6 @@ class Committer:
         self._answers: list[tuple[Waiting, bytes]] = []
         self._steps: list[Callable[[], None]] = []
         self._grown: deque[Growth] = deque()
-        self._wait = wait
         self._pace = Pace(wait)
         self._turn_end: DelayedCall | None = None
         self._alarm: DelayedCall | None = None
@@ -135,7 +134,8 @@ class Committer:
         self._answers.append((call, frame))
         if self._turn_end is None:
             gathers = len(self._answers) < self._pace.expected
-            self._turn_end = self._reactor.callLater(self._wait if gathers else 0, self._end_turn)
+            wait = self._pace.wait if gathers else 0
+            self._turn_end = self._reactor.callLater(wait, self._end_turn)
         elif len(self._answers) == int(self._pace.expected):
             self._turn_end.reset(0)
         if self._store.batch_bytes > MAX_BATCH_BYTES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from enum import Enum, auto
+from enum import IntEnum, auto
 from itertools import cycle
 from math import sqrt
 from typing import Final
@@ -38,7 +38,7 @@ LEAST_CHANCE: Final = 0.03
 standard deviation of a count."""
 
 
-class Way(Enum):
+class Way(IntEnum):
     """Ways to commit sends, the cheapest first."""
 
     RESTING = auto()
@@ -64,7 +64,7 @@ class Pace:
     """
 
     def __init__(self, wait: float) -> None:
-        self._wait = wait
+        self.wait = wait
         self._senders = 1.0
         self._way = self._usual = Way.IN_STEP
         self._sends = 0
@@ -86,7 +86,7 @@ class Pace:
             self._senders = min(max(sends, self._senders * FORGETTING), MOST_EXPECTED)
             self.expected = self._senders
         seconds = now - self._since
-        if seconds >= SPAN_SECONDS and self._sends >= SPAN_SENDS and self._wait:
+        if seconds >= SPAN_SECONDS and self._sends >= SPAN_SENDS and self.wait:
             self._end_span(self._sends / seconds, seconds)
             self._sends, self._since = 0, now
 
@@ -96,7 +96,7 @@ class Pace:
             self._trials.send(rate)
         self.expected = self._senders if self._way is Way.IN_STEP else 1.0
         rests = self._way is Way.RESTING and rate >= OFTEN
-        self.rest = min(REST_SECONDS, self._wait) if rests else 0.0
+        self.rest = min(REST_SECONDS, self.wait) if rests else 0.0
 
     def _try_other_ways(self) -> Generator[None, float, None]:
         """Try each other way now and then, and take it once it has won. Is sent the sends per second of each span, at
@@ -124,6 +124,6 @@ class Pace:
         after = yield
         usual = (before + after) / 2
         chance = LEAST_CHANCE + 1.5 / sqrt(max(SPAN_SENDS, tried * SPAN_SECONDS))
-        if way.value < self._usual.value:
+        if way < self._usual:
             return tried > usual * (1 - chance)
         return tried * (1 - chance) > usual

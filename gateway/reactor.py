@@ -36,7 +36,8 @@ class Reactor(Protocol):
         """Return the reactor's monotonic time."""
 
     def rest(self, seconds: float) -> None:
-        """Begin the next turn no sooner than so many seconds after this one began; what is scheduled is not late."""
+        """Before the reactor waits for sockets again, sleep until so many seconds after the last turn began; what is
+        scheduled is not late."""
 
     def callLater(self, delay: float, callable: Callable[[], object]) -> DelayedCall:
         """Call the function in so many seconds; 0 means at the end of this turn."""
@@ -55,7 +56,9 @@ class TurnReactor(EPollReactor):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._begun = self._rest = 0.0
+        self._turn_begun = 0.0
+        """When the last turn began, in monotonic seconds."""
+        self._rest = 0.0
         self._left: list[tuple[int, int, Any]] = []
         """Numbers of sockets that were ready and are not handled yet, what they were ready for, and who used them."""
 
@@ -76,7 +79,7 @@ class TurnReactor(EPollReactor):
             if self._rest and timeout != 0:
                 timeout = self._take_rest(timeout)
             ready = self._poller.poll(-1 if timeout is None else timeout, SOCKETS_AT_ONCE)
-        self._begun = time.monotonic()
+        self._turn_begun = time.monotonic()
         begun = time.thread_time() if len(ready) > FEW_SOCKETS else 0.0
         for end in range(FEW_SOCKETS, len(ready) + FEW_SOCKETS, FEW_SOCKETS):
             for number, event in ready[end - FEW_SOCKETS : end]:
@@ -89,7 +92,7 @@ class TurnReactor(EPollReactor):
 
     def _take_rest(self, timeout: float | None) -> float | None:
         """Sleep until the next turn may begin, at most so many seconds. Return how many of them are left."""
-        seconds = max(0.0, self._begun + self._rest - time.monotonic())
+        seconds = max(0.0, self._turn_begun + self._rest - time.monotonic())
         self._rest = 0.0
         if timeout is not None:
             seconds = min(seconds, timeout)

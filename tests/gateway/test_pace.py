@@ -25,9 +25,9 @@ def in_step(pace: Pace, threads: int, sync: float, now: float = 0) -> Commits:
     back = [now] * threads  # when each of them sends
     while True:
         back.sort()
-        begun = first = max(now, back[0], begun + pace.rest)
+        begun = max(now, back[0], begun + pace.rest)
         last = back[min(int(pace.expected), threads) - 1]
-        now = max(first, min(last, first + WAIT))
+        now = max(begun, min(last, begun + WAIT))
         sends = sum(at <= now for at in back)
         now += sends * SEND + sync
         back[:sends] = [now + 0.0001 + number * SEND for number in range(sends)]
@@ -41,14 +41,14 @@ def evenly(pace: Pace, rate: float, now: float = 0) -> Commits:
     begun = now
     coming = now + random.expovariate(rate)
     while True:
-        begun = first = now = max(now, coming, begun + pace.rest)
+        begun = now = max(now, coming, begun + pace.rest)
         sends = 0
-        while coming <= now or (sends < int(pace.expected) and coming <= first + WAIT):
+        while coming <= now or (sends < int(pace.expected) and coming <= begun + WAIT):
             now = max(now, coming) + SEND
             sends += 1
             coming += random.expovariate(rate)
         if sends < int(pace.expected):
-            now = max(now, first + WAIT)
+            now = max(now, begun + WAIT)
         now += 0.0002
         pace.committed(sends, now)
         yield now, sends

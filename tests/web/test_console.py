@@ -84,10 +84,18 @@ class Console:
 
     def see(self, selector: str, text: str = "") -> WebElement:
         """Wait for a visible element that contains this text, and return it."""
+        return self._seen(selector, text)
 
+    def click(self, selector: str, text: str = "") -> None:
+        """Click on such an element; on its successor, should the page draw it anew just now."""
+        self._seen(selector, text, click=True)
+
+    def _seen(self, selector: str, text: str, *, click: bool = False) -> WebElement:
         def seen(_: object) -> WebElement | None:
             for element in self.browser.page.find_elements(By.CSS_SELECTOR, selector):
                 if element.is_displayed() and text in element.text:
+                    if click:
+                        element.click()
                     return element
             return None
 
@@ -117,7 +125,12 @@ class Console:
 
     def press(self, *keys: str) -> None:
         """Type into the focused element."""
-        self.browser.page.switch_to.active_element.send_keys(*keys)
+        ActionChains(self.browser.page).send_keys(*keys).perform()
+
+    @property
+    def focused(self) -> str:
+        """The text of the focused element, read at once: the page may draw it anew at any time."""
+        return str(self.browser.page.execute_script("return document.activeElement.innerText"))
 
     @property
     def location(self) -> str:
@@ -164,9 +177,11 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def console(browser: Browser, address: str) -> Iterator[Console]:
-    """The gateway's console. The page must not have logged an error."""
+    """The gateway's console. The page must not have logged an error, and nothing recurs afterwards."""
     console = Console(browser, address)
     yield console
+    for one in console.api("/recurring")["recurring"]:
+        console.api(f"/recurring/{one['topic']}/{one['name']}", method="DELETE")
     assert browser.errors() == []
 
 
@@ -237,7 +252,7 @@ def test_long_names_and_dialogs_fit_a_phone(console: Console) -> None:
     console.open("groups?contains=" + "w" * 50, width=width, height=height)
     console.see("td", "consumed")
     assert console.browser.overflow() == 0
-    console.see("summary").click()
+    console.click("summary")
     console.looks_again("/groups")
     assert not console.browser.page.find_elements(By.CSS_SELECTOR, "details[open], td")
     for wide in (width, 700):
@@ -260,18 +275,17 @@ def test_long_names_and_dialogs_fit_a_phone(console: Console) -> None:
     console.browser.errors()  # Chromium notes the 404
     console.open(f"messages?topic={topic}", width=width, height=height)
     assert console.see(".messages tbody tr", "kkk").rect["height"] < height
-    console.see("button.danger", "Change all of these").click()
-    console.see("dialog button", "Abort them").click()
+    console.click("button.danger", "Change all of these")
+    console.click("dialog button", "Abort them")
     console.see("dialog button.danger", "Abort 1 message")
     assert fits()
     console.open("recurring", width=width, height=height)
-    console.see("td button.link", name).click()
+    console.click("td button.link", name)
     console.see("dialog .times li")
     assert fits()
-    console.see("dialog button", "Change").click()
+    console.click("dialog button", "Change")
     console.see("dialog [role=status]", "Next: ")
     assert fits()
-    console.api(f"/recurring/{topic}/{name}", method="DELETE")
 
 
 def test_an_address_that_is_cut_is_no_empty_page(console: Console) -> None:
@@ -308,7 +322,7 @@ def test_a_message_is_looked_at_again(console: Console) -> None:
     sent = console.send(body="{}")
     page = console.browser.page
     console.open(f"message/{sent['offsetMsgId']}")
-    console.see(".presets button", "Hex").click()
+    console.click(".presets button", "Hex")
     heading = console.see("h1")
     console.looks_again("/messages/")
     assert heading.is_displayed()  # unchanged elements are not drawn again
@@ -350,8 +364,8 @@ def test_a_dialog_is_of_its_view(console: Console) -> None:
     console.open("topics")
     console.see("td", "close-order")
     page.execute_script(f"location.hash = '#/message/{sent['offsetMsgId']}'")
-    console.see(".headline button", "Abort…").click()
-    console.see("dialog p", "cannot be undone").click()
+    console.click(".headline button", "Abort…")
+    console.click("dialog p", "cannot be undone")
     before = console.location
     page.execute_script("document.activeElement.blur()")
     console.press("t")
@@ -430,7 +444,7 @@ def test_the_timeline_is_zoomed_by_keys_and_selected_by_click(console: Console) 
     assert "from=" in console.location
     console.press("n")
     console.see(".caption", "follows the clock")
-    console.see(".legend button", "timeline-a").click()
+    console.click(".legend button", "timeline-a")
     console.see(".messages td", "timeline-a")
     assert "topic=timeline-a" in console.location
     bar = console.see(".chart rect.t0")
@@ -447,13 +461,13 @@ def test_a_message_is_found_shown_and_aborted(console: Console) -> None:
     )
     console.open("messages")
     console.see("input[name=id]").send_keys(sent["msgId"], Keys.ENTER)
-    console.see(".messages a", sent["msgId"]).click()
+    console.click(".messages a", sent["msgId"])
     console.see("pre.body", '"order": 1')
     console.see("pre.body", HOSTILE)
-    console.see(".presets button", "Hex").click()
+    console.click(".presets button", "Hex")
     console.see("pre.body", "7b 22 6f 72 64 65 72")
-    console.see("button.danger", "Abort").click()
-    console.see("dialog button.danger", "Abort it").click()
+    console.click("button.danger", "Abort")
+    console.click("dialog button.danger", "Abort it")
     console.see(".notice", "aborted")
     console.see(".history li.aborted", "aborted")
     assert console.api(f"/messages/{sent['offsetMsgId']}")["message"]["state"] == "aborted"
@@ -468,11 +482,11 @@ def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None
         console.send(topic="bulk", keys=f"k{number}")
     console.open("messages?topic=bulk")
     console.see(".messages td", "k2")
-    console.see("button.danger", "Change all of these").click()
+    console.click("button.danger", "Change all of these")
     console.see("dialog form input").send_keys("soon", Keys.ENTER)
     console.see("dialog [role=alert]", "'+10msoon' is not a time")
     console.browser.errors()  # Chromium notes the refused request
-    console.see("dialog button", "Abort them").click()
+    console.click("dialog button", "Abort them")
     confirm = console.see("dialog button.danger", "Abort 3 messages")
     assert console.browser.page.find_element(By.CSS_SELECTOR, "dialog [role=alert]").text == ""
     assert not confirm.is_enabled()
@@ -483,9 +497,9 @@ def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None
     confirm.click()
     console.see("dialog [role=status]", "3 aborted")
     assert console.see("dialog progress").accessible_name == "Progress"
-    console.see("dialog button.main", "Close").click()
+    console.click("dialog button.main", "Close")
     console.see(".empty", "No pending messages.")
-    assert "Change all" in console.browser.page.switch_to.active_element.text
+    assert "Change all" in console.focused
     assert console.api("/messages?topic=bulk")["messages"] == []
     console.open("jobs")
     console.see("td", "abort: topic bulk")
@@ -495,26 +509,26 @@ def test_a_late_answer_is_not_taken_for_what_was_asked_for_last(console: Console
     console.send(topic="raced")
     page = console.browser.page
     console.open("messages?topic=raced")
-    console.see("button.danger", "Change all of these").click()
+    console.click("button.danger", "Change all of these")
     late = (
         "const real = fetch; window.fetch = (path, asked) => path.includes(arguments[0]) ?"
         " new Promise((go) => { window.answer = () => real(path, asked).then(go); window.fetch = real; })"
         " : real(path, asked)"
     )
     page.execute_script(late, "/bulk/preview")
-    console.see("dialog button.danger", "Abort them").click()
-    console.see("dialog button", "Reschedule them").click()
+    console.click("dialog button.danger", "Abort them")
+    console.click("dialog button", "Reschedule them")
     console.see("dialog", "will fire at +10m")
     page.execute_script("window.answer()")
     console.looks_again("/rates")
     console.see("dialog input").send_keys("1")
-    console.see("dialog button.danger", "Reschedule 1 message").click()
+    console.click("dialog button.danger", "Reschedule 1 message")
     console.see("dialog [role=status]", "1 rescheduled")
-    console.see("dialog button.main", "Close").click()
+    console.click("dialog button.main", "Close")
     assert len(console.api("/messages?topic=raced")["messages"]) == 1
 
     console.open("recurring")
-    console.see("button.main", "New").click()
+    console.click("button.main", "New")
     page.execute_script(late, "/recurring-times")
     every = console.see("dialog input[name=every]")
     every.send_keys("2m")
@@ -532,18 +546,18 @@ def test_a_late_answer_is_not_taken_for_what_was_asked_for_last(console: Console
 def test_one_and_many_are_given_another_time(console: Console) -> None:
     sent = console.send(topic="moved")
     console.open(f"message/{sent['offsetMsgId']}")
-    console.see("button", "Reschedule…").click()
+    console.click("button", "Reschedule…")
     console.see("dialog input").clear()
     console.see("dialog input").send_keys("+3h", Keys.ENTER)
     console.see(".history li.rescheduled", "; it was due 20")
     console.see(".headline", "due in 3h")
     console.open("messages?topic=moved")
-    console.see("button.danger", "Change all of these").click()
-    console.see("dialog form button", "Reschedule them").click()
+    console.click("button.danger", "Change all of these")
+    console.click("dialog form button", "Reschedule them")
     console.see("dialog input").send_keys("1")
-    console.see("dialog button.danger", "Reschedule 1 message").click()
+    console.click("dialog button.danger", "Reschedule 1 message")
     console.see("dialog [role=status]", "1 rescheduled")
-    console.see("dialog button.main", "Close").click()
+    console.click("dialog button.main", "Close")
     (moved,) = console.api("/messages?topic=moved")["messages"]
     assert moved["dueMs"] < moved["dueBeforeMs"], "ten minutes from now is before three hours"
 
@@ -551,7 +565,7 @@ def test_one_and_many_are_given_another_time(console: Console) -> None:
 def test_a_topic_rests_and_goes_on(console: Console) -> None:
     console.send(topic="resting")
     console.open("topics?contains=resting")
-    console.see("td button", "pause").click()
+    console.click("td button", "pause")
     console.see("td .state", "paused")
     late = console.send(topic="resting")
     console.api(f"/messages/{late['offsetMsgId']}/reschedule", {"at": "now"})
@@ -560,7 +574,7 @@ def test_a_topic_rests_and_goes_on(console: Console) -> None:
     console.open(f"message/{late['offsetMsgId']}")
     assert "will be due" not in console.see(".history", "due").text
     console.open("topics?contains=resting")
-    console.see("td button", "resume").click()
+    console.click("td button", "resume")
     console.see("td button", "pause")
     (row,) = console.api("/topics?contains=resting")["topics"]
     assert row["pause"] is None or row["pause"]["resumed"]
@@ -573,7 +587,7 @@ def test_a_message_is_sent_by_hand(console: Console) -> None:
     console.press("by-hand")
     console.see("dialog input[name=at]").clear()
     console.see("dialog input[name=at]").send_keys("soon")
-    console.see("dialog button.main", "Send").click()
+    console.click("dialog button.main", "Send")
     console.see("dialog .bad-text", "not a time")
     console.see("dialog input[name=at]").clear()
     console.see("dialog input[name=at]").send_keys("+1h")
@@ -587,20 +601,20 @@ def test_a_message_is_sent_by_hand(console: Console) -> None:
 
 def test_a_message_recurs_rests_and_is_forgotten(console: Console) -> None:
     console.open("recurring")
-    console.see("button.main", "New").click()
+    console.click("button.main", "New")
     for name, text in (("topic", "reports"), ("name", "nightly"), ("cron", "0 5 * * MON-FRI")):
         console.see(f"dialog input[name={name}]").send_keys(text)
     console.see("dialog [role=status]", "Next: ")
-    console.see("dialog button.main", "Set").click()
+    console.click("dialog button.main", "Set")
     console.see("td", "0 5 * * MON-FRI")
-    console.see("td button", "pause").click()
+    console.click("td button", "pause")
     console.see("td .state", "paused")
-    console.see("td button.link", "nightly").click()
+    console.click("td button.link", "nightly")
     console.see("dialog .times li")
     console.looks_again("/recurring?")  # its row behind the dialog is drawn again
     console.press(Keys.ESCAPE)
     WebDriverWait(console.browser.page, LIMIT_S, 0.05).until(
-        lambda page: page.switch_to.active_element.text == "nightly", "the focus is elsewhere"
+        lambda _: console.focused == "nightly", "the focus is elsewhere"
     )
     console.press(Keys.ENTER)
     console.see("dialog .times li")
@@ -610,7 +624,7 @@ def test_a_message_recurs_rests_and_is_forgotten(console: Console) -> None:
     ).perform()
     console.see("dialog", "cannot be undone")
     assert len(console.api("/recurring")["recurring"]) == 1
-    console.see("dialog button.danger", "Delete it").click()
+    console.click("dialog button.danger", "Delete it")
     console.see(".empty", "No recurring messages.")
     assert console.api("/recurring")["recurring"] == []
 
@@ -628,11 +642,11 @@ def test_what_is_not_changed_of_a_recurring_message_stays(
         "/recurring/kept/one", {**times, **kept, "encoding": "base64", "tags": "t"}, method="PUT"
     )
     console.open("recurring")
-    console.see("td button.link", "one").click()
-    console.see("dialog button", "Change").click()
+    console.click("td button.link", "one")
+    console.click("dialog button", "Change")
     console.see("dialog input[name=tags]").send_keys("u")
     console.see("dialog [role=status]", "2030-01-31")
-    console.see("dialog button.main", "Replace").click()
+    console.click("dialog button.main", "Replace")
     console.see(".notice", "updated")
     one = console.api("/recurring/kept/one")["recurring"]
     assert one["tags"] == "tu"
@@ -641,7 +655,6 @@ def test_what_is_not_changed_of_a_recurring_message_stays(
         "queue": one["queueId"],
         **{name: one[name] for name in kept if name != "queue"},
     }
-    console.api("/recurring/kept/one", method="DELETE")
 
 
 def test_json_is_shown_as_it_is_written(console: Console) -> None:
@@ -688,13 +701,13 @@ def test_a_time_without_a_zone_is_of_the_browser(console: Console) -> None:
         assert one["dueMs"] == due_ms
         console.open(f"messages?topic=zoned&begin={day}T09:30&end={day}T09:31")
         console.see(".messages td", "zoned")
-        console.see("button.danger", "Change all of these").click()
+        console.click("button.danger", "Change all of these")
         console.see("dialog", f"due from {day} 09:30:00.000")
         console.see("dialog form input").clear()
         console.see("dialog form input").send_keys(f"{day}T10", Keys.ENTER)
         console.see("dialog", f"will fire at {day} 10:00:00.000")
         console.see("dialog input").send_keys("1")
-        console.see("dialog button.danger", "Reschedule 1 message").click()
+        console.click("dialog button.danger", "Reschedule 1 message")
         console.see("dialog [role=status]", "1 rescheduled")
         (one,) = console.api("/messages?topic=zoned")["messages"]
         assert one["dueMs"] == due_ms + 1_800_000
@@ -713,7 +726,7 @@ def test_a_time_without_a_zone_is_of_the_browser(console: Console) -> None:
         begin.send_keys(Keys.ENTER)
         console.see(".messages td", f"{day} 15:00")
         console.open("recurring")
-        console.see("button.main", "New").click()
+        console.click("button.main", "New")
         zone = console.see("dialog input[name=zone]").get_attribute("placeholder")
         assert zone == "UTC", "that is what times of a rule without one are in"
     finally:
@@ -763,7 +776,7 @@ def test_what_is_asked_for_stays_when_the_timeline_is_looked_at_again(console: C
     console.open("timeline?length=3600000&topic=many")
     console.see(".caption", "60 due")
     console.see(".messages td", "many")
-    console.see("button.more").click()
+    console.click("button.more")
     console.see_rows(".messages tbody tr", 60)
     begin = console.see("input[aria-label=From]")
     begin.send_keys("01312030")
@@ -774,7 +787,7 @@ def test_what_is_asked_for_stays_when_the_timeline_is_looked_at_again(console: C
     assert begin.get_attribute("value") == typed
     assert typed is not None
     assert typed.startswith("2030-01-31")
-    assert "Change all" in console.browser.page.switch_to.active_element.text
+    assert "Change all" in console.focused
 
 
 def test_a_list_keeps_the_focus_and_comes_back_after_an_error(console: Console) -> None:
@@ -782,7 +795,7 @@ def test_a_list_keeps_the_focus_and_comes_back_after_an_error(console: Console) 
     console.open("topics?contains=focused")
     console.see("td button", "pause").send_keys("")
     console.looks_again("/topics")
-    assert console.browser.page.switch_to.active_element.text == "pause"
+    assert console.focused == "pause"
     console.browser.page.execute_script(
         "window.real = fetch; window.fetch = () => Promise.reject()"
     )
@@ -803,7 +816,7 @@ def test_of_a_group_no_more_is_drawn_than_is_shown(console: Console) -> None:
     assert len(page.find_elements(By.CSS_SELECTOR, "details table")) == 1
     console.looks_again("/groups")
     console.see("details[open] td", "consumed")
-    assert page.switch_to.active_element.text.startswith("workers")
+    assert console.focused.startswith("workers")
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def report(*reasons: str) -> Page:
 
 class _Channel(HTTPChannel):
     """A connection. It refuses a Content-Length of so many digits that Python does not parse it, where Twisted would
-    fail with a traceback, and it lets nobody ask for more than is read.
+    fail with a traceback, lets nobody ask for more than is read, and waits a minute for a request, however it arrives.
     """
 
     def headerReceived(self, line: bytes) -> bool:
@@ -84,6 +84,12 @@ class _Channel(HTTPChannel):
             self.persistent = False
         else:
             super().dataReceived(data)  # type: ignore[no-untyped-call]
+
+    def resetTimeout(self) -> None:
+        """Begin the time that a request has to arrive with its first byte. Twisted would begin it with each piece, and
+        who sends a byte now and then could keep the connection for days."""
+        if not self.requests and not self._buffer:
+            super().resetTimeout()  # type: ignore[no-untyped-call]
 
     def requestDone(self, request: Any) -> None:
         """Go on in the next turn: TLS passes on what came with one read in pieces, and may be in the midst of them."""

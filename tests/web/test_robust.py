@@ -156,6 +156,43 @@ def test_who_does_not_read_the_answer_is_disconnected(served: MemoryGateway, hea
     assert not transport.connected
 
 
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"",
+        b"GET /health HTTP/1.1\r\nX-Slow: ",
+        b"POST /api/v1/messages HTTP/1.1\r\nContent-Length: 100000\r\n\r\n",
+        b"POST /health HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n186a0\r\n",
+    ],
+    ids=["first line", "headers", "body", "chunk"],
+)
+def test_who_sends_a_request_byte_by_byte_is_disconnected(
+    served: MemoryGateway, begin: bytes
+) -> None:
+    transport = HttpClient(served).connect()
+    # The time begins with the request.
+    served.advance(40_000)
+    transport.protocol.dataReceived(begin + b"a")
+    for _ in range(5):
+        served.advance(10_000)
+        transport.protocol.dataReceived(b"a")
+    assert not transport.disconnecting
+    served.advance(10_000)
+    assert transport.disconnecting
+
+
+def test_each_request_of_a_connection_has_its_own_time(served: MemoryGateway) -> None:
+    transport = HttpClient(served).connect()
+    for number in range(1, 5):
+        transport.protocol.dataReceived(b"GET /health HTTP/1.1\r\nX-Slow: ")
+        served.advance(50_000)
+        transport.protocol.dataReceived(b"a\r\n\r\n")
+        served.settle()
+        assert transport.value().count(b"HTTP/1.1 200 ") == number
+        served.advance(50_000)
+    assert transport.connected
+
+
 def test_connections_above_the_limit_are_closed_and_the_log_says_so_once(
     served: MemoryGateway,
 ) -> None:

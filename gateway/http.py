@@ -72,6 +72,8 @@ class _Channel(HTTPChannel):
     fail with a traceback, lets nobody ask for more than is read, and waits a minute for a request, however it arrives.
     """
 
+    _is_dropped = False
+
     def headerReceived(self, line: bytes) -> bool:
         try:
             return bool(super().headerReceived(line))  # type: ignore[no-untyped-call]
@@ -112,6 +114,17 @@ class _Channel(HTTPChannel):
             transport: Any = self._networkProducer
             transport.pauseProducing()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for a request, or for the rest of one, while its client has all earlier answers."""
+        return not (self._handlingRequest or self._waitingForTransport or self._is_dropped)
+
+    def drop(self) -> None:
+        """Close at once."""
+        self._is_dropped = True
+        transport: Any = self.transport
+        transport.abortConnection()
+
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
         self.requests.clear()
@@ -134,8 +147,9 @@ class _Site(Site):
 
 
 class BoundedSite(WrappingFactory[Any]):
-    """Closes connections above `max_http_connections`, which would use up file descriptors that clients need. It is
-    logged once, until the number has fallen to half."""
+    """Keeps to `max_http_connections`: more would use up file descriptors that clients need. A new connection takes the
+    place of the oldest idle one, so that nobody can keep a health check out by connections alone; while there is none,
+    it is closed. That the limit is reached is logged once, until the number has fallen to half."""
 
     noisy = False
     log = Logger()
@@ -158,19 +172,28 @@ class BoundedSite(WrappingFactory[Any]):
         if not self._has_told:
             self._has_told = True
             self.log.warn(
-                "refused an HTTP connection: max_http_connections = {limit} are open",
+                "max_http_connections = {limit} are open: a new one takes the place of one that waits for a request, "
+                "or is refused",
                 limit=self._most,
             )
-        return None
+        idle = next((one for one in self._channels() if one.is_idle), None)
+        if idle is None:
+            return None
+        idle.drop()
+        return super().buildProtocol(addr)
 
     def close_all(self) -> Deferred[None]:
         """Close every connection once the answers that were sent to it have left. The Deferred fires when the last one
         is gone."""
-        for connection in list(self.protocols):
-            channel: Any = connection.wrappedProtocol
-            # TLS comes in between.
-            getattr(channel, "wrappedProtocol", channel).loseConnection()
+        for channel in self._channels():
+            channel.loseConnection()  # type: ignore[no-untyped-call]
         return self._goodbye.wait()
+
+    def _channels(self) -> list[_Channel]:
+        """Return all connections, the oldest first."""
+        channels: list[Any] = [one.wrappedProtocol for one in self.protocols]
+        # TLS comes in between.
+        return [getattr(channel, "wrappedProtocol", channel) for channel in channels]
 
     def unregisterProtocol(self, p: Any) -> None:
         super().unregisterProtocol(p)  # type: ignore[no-untyped-call]

@@ -71,7 +71,8 @@ class NetworkSettings(SettingsGroup):
     max_http_connections: Count = setting(
         200,
         _NETWORK,
-        "Maximum number of connections to the HTTP port at a time; more are closed. A browser makes up to six. "
+        "Maximum number of connections to the HTTP port at a time. A new one takes the place of the oldest one that "
+        "waits for a request; while there is none, it is closed. A browser makes up to six. "
         "With several workers it counts for the shared HTTP port and for that of each worker.",
         least=1,
         most=1_000_000,

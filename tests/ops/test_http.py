@@ -8,6 +8,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,21 @@ def test_there_is_nothing_else(served: Served, path: str) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_nothing_can_be_changed(served: Served, method: str) -> None:
     assert served.get("/ready", method)[0] in (405, 501)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\n"], ids=["silent", "begun"])
+def test_those_that_send_no_request_keep_no_check_out(tmp_path: Path, begun: bytes) -> None:
+    flags = ("--http", "127.0.0.1:0", "--max-http-connections", "3")
+    with GatewayProcess(tmp_path / "data", *flags) as process, ExitStack() as opened:
+        served = Served(process)
+        host, _, port = served.address.removeprefix("http://").partition(":")
+        held = [opened.enter_context(socket.create_connection((host, int(port)))) for _ in range(9)]
+        for one in held:
+            with suppress(ConnectionError):
+                one.sendall(begun)
+        assert served.get("/health")[0] == 200
+        assert json.loads(served.get("/ready")[2])["ready"]
 
 
 @pytest.mark.live

@@ -193,20 +193,31 @@ def test_each_request_of_a_connection_has_its_own_time(served: MemoryGateway) ->
     assert transport.connected
 
 
-def test_connections_above_the_limit_are_closed_and_the_log_says_so_once(
+def test_a_connection_above_the_limit_takes_the_place_of_one_that_waits_for_a_request(
     served: MemoryGateway,
 ) -> None:
     client = HttpClient(served)
     _, factory, *_ = served.reactor.tcpServers[-1]
-    most = len(factory.protocols) + 2
+    served.advance(100_000)
+    assert not factory.protocols
     broker = served.service.broker
-    broker.reconfigure(changed(broker.config, {"max_http_connections": most}))
+    broker.reconfigure(changed(broker.config, {"max_http_connections": 3}))
+    unread, answered, slow = (client.connect() for _ in range(3))
+    unread.reads = False
+    while unread.producerState == "producing":
+        unread.protocol.dataReceived(b"GET /console/style.css HTTP/1.1\r\n\r\n")
+        served.settle()
     with capturedLogs() as events:
-        first, _ = client.connect(), client.connect()
+        # The metrics take several turns.
+        answered.protocol.dataReceived(b"GET /metrics HTTP/1.1\r\n\r\n")
+        slow.protocol.dataReceived(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+        new = client.connect()
+        assert slow.disconnecting
+        new.protocol.dataReceived(b"GET /metrics HTTP/1.1\r\n\r\n")
         assert factory.buildProtocol(None) is None
-        assert factory.buildProtocol(None) is None
-        first.protocol.connectionLost(Failure(ConnectionDone()))  # type: ignore[no-untyped-call]
-        assert client.get("/topics")
-        assert factory.buildProtocol(None) is not None
-    assert [event["limit"] for event in events if "limit" in event] == [most]
+        served.settle()
+    assert [b"HTTP/1.1 200 " in one.value() for one in (answered, new)] == [True, True]
+    assert [one.connected for one in (unread, answered, slow, new)] == [True, True, False, True]
+    assert client.get("/topics")
+    assert [event["limit"] for event in events if "limit" in event] == [3]
     broker.reconfigure(changed(broker.config, {"max_http_connections": 200}))

@@ -25,7 +25,7 @@ class Steps:
         self._under_way: deque[tuple[Iterator[None], Call]] = deque()
 
     def begin(self, steps: Iterator[None], call: Call) -> None:
-        """Do the work, whose last step answers. It changes nothing, and ends early when the client is gone.
+        """Do the work, whose last step answers. Once the client is gone, no further step is done.
 
         :raises RequestError: when too many requests are under way.
         """

@@ -54,6 +54,7 @@ def test_aborts_by_any_way(gateway: MemoryGateway, client: MemoryClient) -> None
         "dueMs": START_MS + 60_000,
     }
     assert [line["msgId"] for line in lines(gateway)] == ["A", "B", "C", "D"]
+    assert {line["from"] for line in lines(gateway)} == {address}
 
 
 def test_other_times_debounce_and_pauses(gateway: MemoryGateway, client: MemoryClient) -> None:

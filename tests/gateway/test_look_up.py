@@ -10,6 +10,7 @@ import pytest
 from gateway import pending
 from gateway.bulk import BulkChanges
 from gateway.pending import PendingMessages
+from gateway.rescheduling import Rescheduling
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.recall import RecallHandle
 from storage import lookup
@@ -493,9 +494,17 @@ class TestManyAtOnce:
 
     @pytest.fixture
     def looks(self, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-        """Return a list that gets an item with each look-up and each step of a count."""
+        """Return a list that gets an item with each look-up, each change by key, and each step of a count or a
+        change."""
         looks: list[object] = []
-        for kind, name in ((PendingMessages, "look_up"), (BulkChanges, "count")):
+        for kind, name in (
+            (PendingMessages, "look_up"),
+            (PendingMessages, "abort_by_key"),
+            (Rescheduling, "by_key"),
+            (BulkChanges, "count"),
+            (BulkChanges, "abort"),
+            (BulkChanges, "reschedule"),
+        ):
             look = getattr(kind, name)
 
             def looked(*args: Any, look: Any = look, **options: Any) -> Any:
@@ -509,7 +518,14 @@ class TestManyAtOnce:
         ("code", "ext"),
         [
             (RequestCode.LOOK_UP_TIMERS, {"topic": "orders"}),
+            (RequestCode.ABORT_TIMERS, {"topic": "orders", "key": "k"}),
+            (RequestCode.RESCHEDULE_TIMERS, {"topic": "orders", "key": "k", "delay": "1"}),
             (RequestCode.BULK_CHANGE_TIMERS, {"action": "count", "topic": "orders"}),
+            (RequestCode.BULK_CHANGE_TIMERS, {"action": "abort", "topic": "orders"}),
+            (
+                RequestCode.BULK_CHANGE_TIMERS,
+                {"action": "reschedule", "topic": "orders", "delay": "1"},
+            ),
         ],
     )
     def test_one_has_its_turn_at_a_time_and_who_is_gone_none(

@@ -223,8 +223,12 @@ class RemotingConnection(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._layer is not None:
+            self._layer.unregisterProducer()
             self._layer.connectionLost(reason)
         self.open = False
+        # The transport has what the client did not read. Without cycles of objects it is freed with this connection;
+        # else it would be when Python looks for them, perhaps hours later.
+        self._receive = _ignore
         self._drop_unfinished()
         # What it sent before comes first, such as messages for which it wants no answer.
         if not self._is_behind:
@@ -342,6 +346,10 @@ class RemotingConnection(Protocol):
         if size != self.unfinished:
             change, self.unfinished = size - self.unfinished, size
             self.factory.note_unfinished(change)
+
+
+def _ignore(data: bytes) -> None:
+    """Receive nothing from a connection that is lost."""
 
 
 class RemotingFactory(ServerFactory):

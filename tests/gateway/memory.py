@@ -174,7 +174,8 @@ class MemoryTransport(StringTransport):
         """End the connection, whichever side closed it."""
         if self.connected:
             self.connected = False
-            self.protocol.connectionLost(reason)
+            protocol, self.protocol, self.producer = self.protocol, None, None
+            protocol.connectionLost(reason)
 
     @property
     def unread(self) -> int:

@@ -209,7 +209,7 @@ class TestPartialFrames:
         for client in lost:
             client.raw(b"\0\x7f\0\0" + b"\0" * 1_000_000)
             client.disconnect()
-        # The connections themselves are still there: with their transports they are cycles of objects.
+        # The connections themselves are still there: their clients have them.
         kept, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert kept < 1_000_000

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -273,3 +275,27 @@ class TestUnread:
         answer = quick.answer(waiting)
         assert answer is not None
         assert len(answer.body) > 200_000
+
+    @pytest.mark.parametrize("uses_tls", [False, True], ids=["plain", "TLS"])
+    @pytest.mark.parametrize("is_closed_here", [False, True], ids=["left", "closed"])
+    def test_nothing_of_it_is_left_once_its_client_is_gone(
+        self, gateway: MemoryGateway, uses_tls: bool, is_closed_here: bool
+    ) -> None:
+        """Python would look for cycles of objects later, perhaps much later."""
+        client = TlsClient(gateway, careless()) if uses_tls else gateway.connect()
+        client.stop_reading()
+        client.send(RequestCode.PULL_MESSAGE, client.pull_request())
+        gateway.settle()
+        transport = weakref.ref(client.transport)
+        gc.collect()
+        gc.disable()
+        try:
+            if is_closed_here:
+                client.protocol.abort()
+                gateway.settle()
+            else:
+                client.disconnect()
+            del client
+            assert transport() is None
+        finally:
+            gc.enable()

@@ -6,6 +6,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from socket import IPPROTO_TCP, TCP_INFO
 from typing import Any
 
@@ -42,6 +43,9 @@ answers, or only for short ones, is not held up by having to read them."""
 CLOSED_AT_ONCE = 100
 """Silent connections that are closed in one turn of the reactor: some 2 ms of work, and again as much once they are
 closed. When a network is cut off, many connections fall silent together."""
+
+UNSENT_OF_ALL = 8
+"""How many times `max_unsent_bytes` may wait for all clients together."""
 
 UNKNOWN_HOST = "127.0.0.1"
 """The host that messages show for an IPv6 peer: old clients (C++, Go) cannot read longer addresses."""
@@ -82,7 +86,7 @@ class RemotingConnection(Protocol):
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
         self._has_backlog = False  # whether the transport may hold unwritten bytes
-        self._unsent = 0
+        self.unsent = 0
         self._taken = 0
         self.unfinished = 0
         self._is_behind = False  # whether received frames wait for the next turn
@@ -230,6 +234,7 @@ class RemotingConnection(Protocol):
         # else it would be when Python looks for them, perhaps hours later.
         self._receive = _ignore
         self._drop_unfinished()
+        self._note_unsent(0)
         # What it sent before comes first, such as messages for which it wants no answer.
         if not self._is_behind:
             self._received.clear()
@@ -247,8 +252,8 @@ class RemotingConnection(Protocol):
         if self.factory.tap is not None:
             self.factory.tap.sent(self, frame)
         if self.congested:
-            self._unsent += len(frame)
-            if self._unsent > self.factory.max_unsent_bytes:
+            self._note_unsent(self.unsent + len(frame))
+            if self.unsent > self.factory.max_unsent_bytes:
                 self.log.warn(
                     "closed {peer}: more than max_unsent_bytes = {limit} wait for it to read them",
                     peer=self.address,
@@ -305,6 +310,7 @@ class RemotingConnection(Protocol):
         """Close at once, and free all buffers."""
         self._aborted = True
         self._drop_unfinished()
+        self._note_unsent(0)
         self._received.clear()
         self._unwritten.clear()
         self.transport.abortConnection()
@@ -327,7 +333,7 @@ class RemotingConnection(Protocol):
 
     def resumeProducing(self) -> None:
         self.congested = False
-        self._unsent = 0
+        self._note_unsent(0)
         if self._received:
             self._fall_behind()
         elif self.open and not self._is_behind:
@@ -346,6 +352,11 @@ class RemotingConnection(Protocol):
         if size != self.unfinished:
             change, self.unfinished = size - self.unfinished, size
             self.factory.note_unfinished(change)
+
+    def _note_unsent(self, size: int) -> None:
+        if size != self.unsent:
+            change, self.unsent = size - self.unsent, size
+            self.factory.note_unsent(change)
 
 
 def _ignore(data: bytes) -> None:
@@ -390,6 +401,7 @@ class RemotingFactory(ServerFactory):
         self.tap: Tap | None = None
         """Records the frames of all connections; None when no recorder is attached."""
         self._unfinished = 0
+        self._unsent = 0
         self._refused = 0
         self.connections: set[RemotingConnection] = set()
         self._goodbye = Goodbye(self.connections)
@@ -435,17 +447,33 @@ class RemotingFactory(ServerFactory):
         """Count the bytes of frames that have not arrived whole. Close the connections that hold most of them when they
         exceed `max_unfinished_bytes`."""
         self._unfinished += change
-        if change < 0 or self._unfinished <= self._max_unfinished_bytes:
-            return
-        # Free more than the next bytes need, since this sorts all connections.
-        enough = self._max_unfinished_bytes - self._max_unfinished_bytes // 16
-        for connection in sorted(self.connections, key=lambda one: -one.unfinished):
-            self.log.warn(
-                "closed {peer}: unfinished frames exceed max_unfinished_bytes",
-                peer=connection.address,
+        limit = self._max_unfinished_bytes
+        if change > 0 and self._unfinished > limit:
+            why = "unfinished frames exceed max_unfinished_bytes"
+            self._free(self._unfinished - limit, limit, attrgetter("unfinished"), why)
+
+    def note_unsent(self, change: int) -> None:
+        """Count the bytes that wait for clients to read them. Close the connections of those for whom most wait when
+        they exceed `UNSENT_OF_ALL` times `max_unsent_bytes`."""
+        self._unsent += change
+        limit = UNSENT_OF_ALL * self.max_unsent_bytes
+        if change > 0 and self._unsent > limit:
+            why = (
+                f"what waits for clients to read it exceeds {UNSENT_OF_ALL} times max_unsent_bytes"
             )
+            self._free(self._unsent - limit, limit, attrgetter("unsent"), why)
+
+    def _free(
+        self, excess: int, limit: int, held: Callable[[RemotingConnection], int], why: str
+    ) -> None:
+        """Close the connections that hold most bytes of a kind."""
+        # Free more than the next bytes need, since this sorts all connections.
+        excess += limit // 16
+        for connection in sorted(self.connections, key=held, reverse=True):
+            excess -= held(connection)
+            self.log.warn("closed {peer}: {why}", peer=connection.address, why=why)
             connection.abort()
-            if self._unfinished <= enough:
+            if excess <= 0:
                 return
 
     def tell_refused(self) -> None:

@@ -78,7 +78,8 @@ class LimitSettings(SettingsGroup):
         64 * 1024**2,
         _LIMITS,
         "Maximum number of bytes that wait for one client to read them; above it, the connection is closed. "
-        "While any wait, nothing more is read from that client.",
+        "While any wait, nothing more is read from that client. Above eight times as many for all clients "
+        "together, the connections of those for whom most wait are closed.",
         unit="bytes",
         live=True,
         least=1024**2,

@@ -299,3 +299,30 @@ class TestUnread:
             assert transport() is None
         finally:
             gc.enable()
+
+    def test_those_for_whom_most_waits_are_closed_when_too_much_waits_for_all(
+        self, gateway: MemoryGateway
+    ) -> None:
+        def slow(topic: str) -> MemoryClient:
+            client = gateway.connect()
+            client.stop_reading()
+            client.send(RequestCode.PULL_MESSAGE, client.pull_request(topic))
+            gateway.settle()
+            return client
+
+        gateway.connect().send_message("others", body=bytes(100_000))
+        modest = slow("others")
+        assert modest.transport.unread > 100_000
+        for _ in range(2):
+            clients = [slow("orders") for _ in range(60)]
+            kept = [client for client in clients if not client.closed]
+            assert 30 < len(kept) < 60
+            assert sum(client.transport.unread for client in kept) < 8 * MIB
+            assert not modest.closed
+            # There is room for others once these have read it, or have left.
+            for number, client in enumerate(kept):
+                if number % 2:
+                    assert len(client.take()) == 1
+                else:
+                    client.disconnect()
+        assert len(modest.take()) == 1

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from OpenSSL import SSL
 
 from gateway.config import Config
 from gateway.process import StartError
 from gateway.service import Gateway
+from gateway.tls import Certificates
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command
 from tests.gateway.certificates import Authority, Issued
@@ -194,6 +196,11 @@ def test_nothing_of_tls_is_left_of_who_goes_without_a_goodbye(
         assert state() is None
     finally:
         gc.enable()
+
+
+def test_no_buffers_are_kept_while_nothing_comes(gateway: MemoryGateway) -> None:
+    context = Certificates(gateway.reactor, None, None, None)._context
+    assert context.set_mode(0) & SSL.MODE_RELEASE_BUFFERS
 
 
 def test_disabled(make_gateway: MakeGateway) -> None:

@@ -108,6 +108,9 @@ _TEACHING_S: Final = 2.0
 """The longest wait of a request for an earlier answer that has its ids."""
 _RETRY_CONNECT_S: Final = 1.0
 _SPIN_S: Final = 0.0005
+_CATCH_UP_NS: Final = 100_000_000
+"""How much of a delay requests catch up with under a rate: a task's own pauses do not lower it, and a target that
+stalled does not get at once what it was not sent meanwhile."""
 
 
 class Pacing(NamedTuple):
@@ -289,7 +292,10 @@ class Player:
         self._rewriters = Latest[str, Rewriter](_MOST_CONNECTIONS)
         self._finished: list[dict[str, Any]] = []
         self._outstanding: dict[int, _Sent] = {}
-        self._last_send_ns = 0
+        self._gap_ns = round(1e9 / pacing.rate) if pacing.rate else 0
+        self._last_due_ns = 0
+        self._next_ns = 0
+        """Under a rate: the next request leaves no sooner."""
         self._room = asyncio.Event()
         self._teachers: dict[str, _Sent] = {}
         """By recorded id: the outstanding request whose answer has the id of this run."""
@@ -350,7 +356,7 @@ class Player:
         if pacing.speed:
             due_ns += round((recorded_ns - pacing.first_ns) / pacing.speed)
         if pacing.rate:
-            due_ns = max(due_ns, self._last_send_ns + round(1e9 / pacing.rate))
+            due_ns = max(due_ns, self._last_due_ns + self._gap_ns)
         return due_ns
 
     async def _play_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -359,9 +365,12 @@ class Player:
 
     async def _play_row(self, row: Mapping[str, Any]) -> None:
         due_ns = self._due_ns(row["asked_ns"])
-        await _sleep_until(due_ns)
-        self._last_send_ns = due_ns if self._pacing.rate else 0
+        leave_ns = max(due_ns, self._next_ns)
+        await _sleep_until(leave_ns)
         await self._make_room()
+        if self._pacing.rate:
+            self._last_due_ns = due_ns
+            self._next_ns = max(leave_ns, time.time_ns() - _CATCH_UP_NS) + self._gap_ns
         result: dict[str, Any] = {
             **{name: row.get(name) for name in _KEPT},
             "due_ns": due_ns,

@@ -181,6 +181,32 @@ def test_a_rate_is_not_exceeded(server: Server, tmp_path: Path) -> None:
     assert due[-1] - due[0] >= 9 * 10_000_000
 
 
+def test_a_rate_is_not_exceeded_after_a_stall(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target that stops for seconds, as for a checkpoint, would get all that it missed at once."""
+    monkeypatch.setattr(replaying, "_CATCH_UP_NS", 0)
+    count, stalls_at, gap_ns = 30, 10, 20_000_000
+    ended_ns = 0
+    answer = server.answer
+
+    def stall(command: Command) -> bytes:
+        nonlocal ended_ns
+        if len(server.asked) == stalls_at:
+            time.sleep(count * gap_ns / 1e9)
+            ended_ns = time.time_ns()
+        return answer(command)
+
+    monkeypatch.setattr(server, "answer", stall)
+    rows = [sent(at, f"{at:032X}") for at in range(count)]
+    results = play(server.address, tmp_path, rows, speed=0.0, rate=1e9 / gap_ns, outstanding=1)
+    left_ns = [row["sent_ns"] for row in results]
+    # The first one behind the stall was due long before.
+    assert left_ns[-1] - ended_ns >= (count - stalls_at - 2) * gap_ns
+    due_ns = [row["due_ns"] for row in results]
+    assert due_ns[-1] - due_ns[0] == (count - 1) * gap_ns, "it shows how late they are"
+
+
 def test_a_recall_waits_for_the_answer_that_tells_its_handle(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

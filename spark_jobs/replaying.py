@@ -178,14 +178,17 @@ class Journal:
         os.close(self._file)
         os.close(self._lock)
 
-    def claim(self, file: str, position: int) -> bool:
-        """Note that a request is about to be sent; return False if an earlier run has noted it."""
-        place = f"{file}\0{position}".encode()
-        mark = hashlib.blake2b(place, digest_size=MARK_BYTES).digest()
-        if mark in self._sent:
-            return False
-        os.write(self._file, mark)
-        return True
+    def has(self, file: str, position: int) -> bool:
+        """Whether an earlier run has noted a request."""
+        return bool(self._sent) and _mark(file, position) in self._sent
+
+    def note(self, file: str, position: int) -> None:
+        """Note that a request is about to be sent."""
+        os.write(self._file, _mark(file, position))
+
+
+def _mark(file: str, position: int) -> bytes:
+    return hashlib.blake2b(f"{file}\0{position}".encode(), digest_size=MARK_BYTES).digest()
 
 
 class _Line(asyncio.Protocol):
@@ -364,17 +367,17 @@ class Player:
             await self._play_row(row)
 
     async def _play_row(self, row: Mapping[str, Any]) -> None:
-        due_ns = self._due_ns(row["asked_ns"])
+        result: dict[str, Any] = {name: row.get(name) for name in _KEPT}
+        if self._journal.has(row["file"], row["position"]):
+            self._finished.append(result | {"outcome": SENT_BEFORE})
+            return
+        result["due_ns"] = due_ns = self._due_ns(row["asked_ns"])
         leave_ns = max(due_ns, self._next_ns)
         await _sleep_until(leave_ns)
         await self._make_room()
         if self._pacing.rate:
             self._last_due_ns = due_ns
             self._next_ns = max(leave_ns, time.time_ns() - _CATCH_UP_NS) + self._gap_ns
-        result: dict[str, Any] = {
-            **{name: row.get(name) for name in _KEPT},
-            "due_ns": due_ns,
-        }
         address = self._target.broker
         if row["code"] in NAME_SERVER_CODES:
             address = self._target.name_server
@@ -384,9 +387,7 @@ class Player:
                 result | {"outcome": REFUSED, "answer_remark": self._failed[address][1]}
             )
             return
-        if not self._journal.claim(row["file"], row["position"]):
-            self._finished.append(result | {"outcome": SENT_BEFORE})
-            return
+        self._journal.note(row["file"], row["position"])
         ext = dict(row["ext"] or ())
         if self._teachers and (needed := ids_needed(row["code"], ext, row["body"] or b"")):
             if row["code"] in ACKS and any(one in self._teachers for one in needed):

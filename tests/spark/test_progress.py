@@ -65,7 +65,7 @@ def test_sent_requests_are_counted_in_the_journal(tmp_path: Path) -> None:
     assert look() == Done(0, 5, "requests sent")
     with Journal(tmp_path, "part") as journal:
         for position in (1, 2, 3):
-            journal.claim("a", position)
+            journal.note("a", position)
         assert look() == Done(3, 5, "requests sent")
 
 

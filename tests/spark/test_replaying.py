@@ -264,6 +264,25 @@ def test_what_was_sent_is_not_sent_again(server: Server, tmp_path: Path) -> None
     assert [row["outcome"] for row in results].count("sent before") == 4
 
 
+def test_what_was_sent_before_waits_neither_for_its_time_nor_for_the_target(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target that is down would else be the reason why nobody knows the answer."""
+    rows = [sent(at, f"{at:032X}") for at in range(6)]
+    play(server.address, tmp_path, rows[:4])
+    waits: list[int] = []
+
+    async def note(moment_ns: int) -> None:
+        waits.append(moment_ns)
+
+    monkeypatch.setattr(replaying, "_sleep_until", note)
+    gone = Server()
+    gone.close()
+    results = play(gone.address, tmp_path, rows, speed=0.0, rate=1.0)
+    assert [row["outcome"] for row in results] == ["sent before"] * 4 + ["not connected"] * 2
+    assert len(waits) == 2
+
+
 def test_a_target_that_is_down_is_told(tmp_path: Path) -> None:
     server = Server()
     server.close()
@@ -446,7 +465,7 @@ def test_a_long_replay_needs_no_more_memory(
         for number in range(3_000):
             if number == 1_000:
                 before, _ = tracemalloc.get_traced_memory()
-            journal.claim("a", number)
+            journal.note("a", number)
             told(rewriter, f"{number:032X}", TIMER_DELAY_SEC="30")
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -593,22 +612,22 @@ def test_after_a_kill_nothing_is_sent_twice(server: Server, tmp_path: Path) -> N
 
 def test_a_task_that_runs_twice_sends_nothing_twice(tmp_path: Path) -> None:
     """As Spark may run it after the loss of an executor that had a part of its input."""
-    begun, claimed = threading.Event(), []
+    begun, known = threading.Event(), []
 
     def run_again() -> None:
         begun.set()
         with Journal(tmp_path, "part-0") as journal:
-            claimed.append([journal.claim("a.capture", at) for at in range(3)])
+            known.append([journal.has("a.capture", at) for at in range(3)])
 
     again = threading.Thread(target=run_again)
     with Journal(tmp_path, "part-0") as journal:
-        assert journal.claim("a.capture", 0)
+        journal.note("a.capture", 0)
         again.start()
         assert begun.wait(LIMIT_S)
         again.join(0.2)
-        assert journal.claim("a.capture", 1)
+        journal.note("a.capture", 1)
     again.join(LIMIT_S)
-    assert claimed == [[False, False, True]]
+    assert known == [[True, True, False]]
 
 
 def test_a_watcher_says_from_when_to_when_it_saw_a_queue(

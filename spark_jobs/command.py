@@ -41,7 +41,8 @@ class _LocalPath(click.Path):
 
 _FOUND_WRONG: Final = 3
 _SOURCE: Final = _LocalPath(path_type=Path)
-_FOLDER: Final = _LocalPath(path_type=Path, file_okay=False)
+# Whole paths, as a relative one with a colon would be an address to Spark, and its tasks may run in other folders.
+_FOLDER: Final = _LocalPath(path_type=Path, file_okay=False, resolve_path=True)
 _FILE: Final = _LocalPath(path_type=Path, dir_okay=False)
 _Kind = TypeVar("_Kind")
 

@@ -56,6 +56,7 @@ from spark_jobs.tables import (
     PAIRS,
     SENDS,
     Receipt,
+    read_parquet,
     receipts,
     rows_in,
     write_file_counts,
@@ -287,10 +288,10 @@ def _read_logs(
     for table, place in (("sends", SENDS), ("messages", MESSAGES)):
         rows = read.option("table", table).load()
         rows.write.mode("overwrite").parquet(str(unfinished / place))
-    written = spark.read.parquet(str(unfinished / MESSAGES))
+    written = read_parquet(spark, messages.DDL, unfinished / MESSAGES)
     by_event = written.groupBy("event").count().collect()
     counts = {f"messages {row['event']}": int(row["count"]) for row in by_event}
-    counts["sends"] = spark.read.schema(DDL).parquet(str(unfinished / SENDS)).count()
+    counts["sends"] = read_parquet(spark, DDL, unfinished / SENDS).count()
     return counts
 
 
@@ -411,10 +412,10 @@ def read_table(spark: SparkSession, folder: Path, table: str) -> DataFrame:
         "file": (FILES, FILE_DDL),
         "messages": (MESSAGES, messages.DDL),
     }[table]
-    paths = [str(batch / part) for batch in found if (batch / part).exists()]
-    if not paths:
+    folders = [batch / part for batch in found if (batch / part).exists()]
+    if not folders:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*paths)
+    return read_parquet(spark, schema, *folders)
 
 
 def totals(folder: Path) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from spark_jobs.replaying import (
 )
 from spark_jobs.result_files import write_text
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
+from spark_jobs.tables import read_parquet
 from spark_jobs.watching import WATCHED
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def replay(
         gate=Gate(str(folder / f"start-{secrets.token_hex(4)}"), tasks, lead_s),
     )
     ordered.mapInArrow(play, DDL).write.mode("overwrite").parquet(str(results))
-    return outcome(spark.read.schema(DDL).parquet(str(results)))
+    return outcome(read_parquet(spark, DDL, results))
 
 
 @contextmanager
@@ -228,7 +229,7 @@ def read_results(spark: SparkSession, folder: Path) -> DataFrame:
     results = folder / "results"
     if not (results / "_SUCCESS").exists():
         raise JobError(f"{folder} has no finished replay")
-    return spark.read.schema(DDL).parquet(str(results))
+    return read_parquet(spark, DDL, results)
 
 
 def read_answers(spark: SparkSession, folder: Path) -> tuple[DataFrame, int]:
@@ -261,7 +262,7 @@ def read_events(spark: SparkSession, folder: Path, levels: tuple[int, ...]) -> D
         .withColumn("asked_ns", f.col("sent_ns"))
     )
     sent = sends.mapInArrow(partial(messages.messages_of_pairs, levels=levels), messages.DDL)
-    return sent.unionByName(spark.read.schema(messages.DDL).parquet(str(watched)))
+    return sent.unionByName(read_parquet(spark, messages.DDL, watched))
 
 
 def topics_of(

@@ -7,11 +7,12 @@ and the driver, must see the folder under the same path.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +22,9 @@ from spark_jobs import messages
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import Exchange, Pairer, aside_batch, exchange_batch
 from spark_jobs.schemas import ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 PAIRS: Final = "rows/kind=pair"
 ASIDES: Final = "rows/kind=aside"
@@ -39,6 +43,7 @@ FILE_DDL: Final = ddl(_FILES)
 _ROW_GROUP_ROWS: Final = 65_536
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 _CODES: Final = frozenset(messages.CODES)
+_OF_PATTERNS: Final = re.compile(r"[\\*?\[\]{}]")
 
 
 class Receipt(msgspec.Struct, kw_only=True):
@@ -171,6 +176,12 @@ def write_file_counts(folder: Path, counts: Mapping[str, Mapping[str, int]]) -> 
     with _writing(place):
         place.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, place / "part-000000.parquet")
+
+
+def read_parquet(spark: SparkSession, schema: str, *folders: Path) -> DataFrame:
+    """Read folders of Parquet files, whatever their names are: Spark takes a path for a pattern."""
+    paths = (_OF_PATTERNS.sub(r"\\\g<0>", str(folder)) for folder in folders)
+    return spark.read.schema(schema).parquet(*paths)
 
 
 def rows_in(file: Path) -> int:

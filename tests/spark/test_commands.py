@@ -34,7 +34,7 @@ from spark_jobs.tasks import in_tasks
 from spark_jobs.watching import WATCHED
 from tests.live.process import GatewayProcess
 from tests.spark.conftest import RECORDED
-from tests.spark.making import capture_bytes
+from tests.spark.making import capture_bytes, log_bytes
 
 SENDS = [310, 320]
 NOTHING_DELAYED: dict[str, object] = {
@@ -108,6 +108,21 @@ def test_what_cannot_be_done_is_one_line(
     assert status_of(*(part.format(empty=tmp_path) for part in arguments)) == status
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+@pytest.mark.parametrize("name", ["monday 12:30", "für {a,b} [c]*"])
+def test_a_folder_may_have_any_name(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """To Spark, one with a colon may be an address, and one with brackets a pattern."""
+    monkeypatch.chdir(tmp_path)
+    log = tmp_path / f"{0:020}"
+    log.write_bytes(log_bytes([("orders", b"x", "UNIQ_KEY\x01A\x02")]))
+    capture = RECORDED / "mqadmin.capture"
+    assert status_of("ingest", str(capture), str(log), "--out", name) == 0
+    assert status_of("profile", name) == 0
+    spark.createDataFrame([], DDL).write.parquet(str(tmp_path / name / "results"))
+    assert read_results(spark, tmp_path / name).count() == 0
 
 
 def test_a_ctrl_c_waits_for_the_start_of_spark_and_a_second_one_does_not() -> None:

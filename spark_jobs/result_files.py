@@ -17,10 +17,12 @@ def check(file: Path) -> None:
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not file.exists()
-        file.open("ab").close()
-        if is_new:
-            file.unlink()
+        if _is_stream(file):
+            file.open("ab").close()
+            return
+        unfinished = _unfinished(file)
+        unfinished.open("ab").close()
+        unfinished.unlink()
     except OSError as error:
         raise _refusal(file, error) from error
 
@@ -34,15 +36,36 @@ def write(file: Path, found: Any) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a file, and make its folder if that is missing.
+    """Write a file, and make its folder if that is missing. If it cannot be written whole, one of its name stays as it
+    was.
 
     :raises JobError: if it cannot be written. On a full disk the system's error does not name the file.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        if _is_stream(file):
+            file.write_text(text, encoding="utf-8")
+            return
+        unfinished = _unfinished(file)
+        try:
+            unfinished.write_text(text, encoding="utf-8")
+            unfinished.replace(file.resolve())
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise _refusal(file, error) from error
+
+
+def _is_stream(file: Path) -> bool:
+    """Whether it is a device or a pipe, such as standard output, which is written directly."""
+    return file.exists() and not file.is_file()
+
+
+def _unfinished(file: Path) -> Path:
+    """Return where a file is written before it gets its name. A link stays: it is followed."""
+    target = file.resolve()
+    return target.with_name(f".{target.name}.unfinished")
 
 
 def _refusal(file: Path, error: OSError) -> JobError:

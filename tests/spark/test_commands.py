@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from spark_jobs.firing import Verdict, recorded_twice
 from spark_jobs.ingest import read_table
 from spark_jobs.replay import Gate, choose, find_target, read_results, replay, run_name, unfinished
 from spark_jobs.replaying import DDL, RESULTS, Target
+from spark_jobs.result_files import write_text
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from spark_jobs.session import interrupted_later
 from spark_jobs.tasks import in_tasks
@@ -108,6 +110,21 @@ def test_what_cannot_be_done_is_one_line(
     assert status_of(*(part.format(empty=tmp_path) for part in arguments)) == status
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_a_result_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Path) -> None:
+    file, link = tmp_path / "compare.json", tmp_path / "latest.json"
+    link.symlink_to(file)
+    write_text(link, "before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(JobError, match=r"cannot write .*compare\.json: File too large"):
+            write_text(file, "x" * 8192)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert link.read_text() == "before"
+    assert sorted(tmp_path.iterdir()) == [file, link]
 
 
 @pytest.mark.parametrize("name", ["monday 12:30", "für {a,b} [c]*"])

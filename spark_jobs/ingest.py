@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shutil
 from collections import Counter, defaultdict
@@ -117,8 +118,7 @@ def find_sources(paths: Iterable[Path]) -> list[Source]:
     for path in paths:
         if path.is_dir():
             # A capture that is still being written is left for a later run.
-            there = (file for file in path.rglob("*") if file.suffix != OPEN_SUFFIX)
-            files = sorted(file for file in there if file.is_file())
+            files = sorted(file for file in _files_in(path) if file.suffix != OPEN_SUFFIX)
             kinds = [(file, _kind(file)) for file in files]
             found += [_source(file, kind) for file, kind in kinds if kind is not None]
         elif path.is_file():
@@ -129,6 +129,16 @@ def find_sources(paths: Iterable[Path]) -> list[Source]:
         else:
             raise JobError(f"{path} does not exist")
     return list(dict.fromkeys(found))
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder. Raises OSError if a folder there cannot be read."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for place, _, names in os.walk(folder, onerror=refuse):
+        yield from filter(Path.is_file, (Path(place, name) for name in names))
 
 
 def _kind(file: Path) -> str | None:

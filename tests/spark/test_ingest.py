@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -309,6 +310,22 @@ def test_a_capture_that_is_being_written_is_left_for_later(tmp_path: Path) -> No
     shutil.copy(RECORDED / "cpp.capture", tmp_path / "20260101T000000Z-abc-00001.capture")
     shutil.copy(RECORDED / "cpp.capture", tmp_path / "20260101T000000Z-abc-00002.open")
     assert [Path(source.path).suffix for source in find_sources([tmp_path])] == [".capture"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_folder_that_may_not_be_read_is_not_passed_over() -> None:
+    """Recorders let only their owner read what they write."""
+    with TemporaryDirectory() as place:
+        closed = Path(place, "captures")
+        closed.mkdir(mode=0o700)
+        shutil.copy(RECORDED / "cpp.capture", closed)
+        Path(place).chmod(0o755)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(PermissionError, match=str(closed)):
+                find_sources([Path(place)])
+        finally:
+            os.seteuid(0)
 
 
 def test_files_of_a_run_may_be_named_in_any_order(spark: SparkSession, tmp_path: Path) -> None:

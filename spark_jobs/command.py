@@ -168,6 +168,13 @@ def ingest(
     with _shown("ingest", spark, options):
         done = run(spark, sources, out, ports=ports, levels=levels)
     click.echo(f"{done.files} files read, {done.known} known before")
+    if done.being_written:
+        click.echo(
+            f"  left for a later run: {done.being_written:,} captures that are being written, or that a killed "
+            "recorder completes when it is started again"
+        )
+    if done.others:
+        click.echo(f"  passed over: {done.others:,} files that are no recordings")
     for name, number in sorted(done.counts.items()):
         click.echo(f"  {number:,} {name}")
     _write_json(done._asdict(), options["json_file"])

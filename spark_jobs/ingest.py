@@ -106,6 +106,10 @@ class Ingested(NamedTuple):
     files: int
     known: int
     counts: dict[str, int]
+    being_written: int
+    """Captures that were left for a later run."""
+    others: int
+    """Files in the folders that are no recordings."""
 
 
 def find_sources(paths: Iterable[Path]) -> list[Source]:
@@ -209,6 +213,9 @@ def ingest(
     :raises JobError: as `find_sources`, for a changed file, and while another run writes to the folder.
     """
     sources = find_sources(paths)
+    there = {file.resolve() for path in paths if path.is_dir() for file in _files_in(path)}
+    unread = there - {Path(source.path) for source in sources}
+    being_written = sum(file.suffix == OPEN_SUFFIX for file in unread)
     with alone_in(folder, f"another 'tidegate ingest' reads into {folder}: wait until it is done"):
         known = known_sources(folder)
         paths_known = {source.path for source in known}
@@ -222,7 +229,8 @@ def ingest(
             for some in _in_groups(sorted(of_kind, key=lambda one: (_run_of(one), one.path))):
                 for name, number in _ingest_batch(spark, kind, some, folder, ports, levels).items():
                     total[name] = total.get(name, 0) + number
-    return Ingested(len(fresh), len(sources) - len(fresh), total)
+    known_before = len(sources) - len(fresh)
+    return Ingested(len(fresh), known_before, total, being_written, len(unread) - being_written)
 
 
 def _in_groups(sources: list[Source]) -> Iterator[list[Source]]:

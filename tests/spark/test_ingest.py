@@ -306,10 +306,19 @@ def test_what_cannot_be_read_is_refused_in_one_line(spark: SparkSession, tmp_pat
         read_table(spark, tmp_path, "pair")
 
 
-def test_a_capture_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:
-    shutil.copy(RECORDED / "cpp.capture", tmp_path / "20260101T000000Z-abc-00001.capture")
-    shutil.copy(RECORDED / "cpp.capture", tmp_path / "20260101T000000Z-abc-00002.open")
-    assert [Path(source.path).suffix for source in find_sources([tmp_path])] == [".capture"]
+def test_a_capture_that_is_being_written_is_left_for_later(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """It is told, and so is what is no recording, or no more: damage may be at its beginning."""
+    recordings = tmp_path / "recordings"
+    recordings.mkdir()
+    shutil.copy(RECORDED / "cpp.capture", recordings / "20260101T000000Z-abc-00001.capture")
+    shutil.copy(RECORDED / "cpp.capture", recordings / "20260101T000000Z-abc-00002.open")
+    (recordings / "damaged.capture").write_bytes(bytes(100))
+    (recordings / "notes.txt").touch()
+    assert [Path(source.path).suffix for source in find_sources([recordings])] == [".capture"]
+    done = ingest(spark, [recordings], tmp_path / "tables", levels=DEFAULT_LEVELS)
+    assert (done.files, done.being_written, done.others) == (1, 1, 2)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

@@ -413,7 +413,7 @@ def replay(
             "become one, so compare this with another replay, not with the recording"
         )
     events = read_table(spark, tables, "messages")
-    if not from_log and (twice := recorded_twice(events)):
+    if twice := recorded_twice(events.where(f"(event = 'sent') = {not from_log}")):
         click.echo(
             f"  {twice:,} sends are in two recordings of the same traffic, and are sent twice: ingest only one of "
             "them"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gateway.wire.group_topics import RETRY_PREFIX
+from spark_jobs.logged_sends import NOT_SENT
 from spark_jobs.messages import STORED_CODES
 
 if TYPE_CHECKING:
@@ -115,12 +116,12 @@ def recorded_twice(messages: DataFrame) -> int:
     """
     from pyspark.sql import functions as f
 
-    accepted = messages.where(
-        (f.col("event") == "sent")
-        & (f.col("born_ms") > 0)
-        & f.col("answer_code").isin(*STORED_CODES)
-    )
-    place = f.struct("file", "connection")
+    is_accepted = (f.col("event") == "sent") & f.col("answer_code").isin(*STORED_CODES)
+    of_clients = ~f.col("topic").rlike(f"^({'|'.join(NOT_SENT)})")
+    is_logged = f.col("event").isin("parked", "stored") & of_clients
+    accepted = messages.where((f.col("born_ms") > 0) & (is_accepted | is_logged))
+    # A log has a message again when it has fired; the log of another folder, such as a slave's, has a copy.
+    place = f.struct(f.coalesce(_log(), "file").alias("recording"), "connection")
     sends = accepted.groupBy("message_id", "topic", "born_ms").agg(
         f.min(place).alias("first"), f.max(place).alias("last")
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -175,3 +177,25 @@ def test_a_log_is_replayed_when_that_is_asked_for(
         "6 requests on 1 connections, recorded in 0.0 s; 0 left out",
         "0 requests on 0 connections, recorded in 0.0 s; 0 left out",
     ]
+
+
+def test_a_log_and_its_copy_are_told(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a broker and its slave."""
+    log = tmp_path / "broker"
+    log.mkdir()
+    log_file(log)
+    shutil.copytree(log, tmp_path / "slave")
+    for name, recordings in (("one", [log]), ("both", [log, tmp_path / "slave"])):
+        tables = tmp_path / name
+        ingest(spark, recordings, tables, levels=DEFAULT_LEVELS)
+        out = str(tmp_path / "out")
+        main(
+            ["replay", str(tables), "--from-log", "--to", "127.0.0.1:1", "--out", out, "--dry-run"]
+        )
+        said = capsys.readouterr().out
+        assert ("sends are in two recordings of the same traffic" in said) is (name == "both")
+    with suppress(SystemExit):
+        main(["verify", str(tables)])
+    assert "it cannot be told which messages were doubled" in capsys.readouterr().out

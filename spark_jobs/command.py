@@ -100,6 +100,12 @@ def _tell(found: msgspec.Struct, json_file: Path | None) -> None:
         click.echo(f"{section.title}: {section.verdict}")
 
 
+def _note(notes: list[str], said: str) -> None:
+    """Print what limits the findings, and keep it for the report."""
+    click.echo(said)
+    notes.append(said.strip())
+
+
 def _write_json(found: Any, json_file: Path | None) -> None:
     if json_file is not None:
         result_files.write(json_file, found)
@@ -233,28 +239,33 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
     from spark_jobs.messages import parse_levels
 
     spark = _session(options)
+    notes: list[str] = []
     if (folder / "results").exists():
         events = job.read_events(spark, folder, parse_levels(levels))
         results, sent_before = job.read_answers(spark, folder)
         if never_left := results.where("sent_ns is null").count():
-            click.echo(
-                f"{never_left:,} requests never left, as the target was not there: messages among them are left out"
+            _note(
+                notes,
+                f"{never_left:,} requests never left, as the target was not there: messages among them are left out",
             )
         if sent_before:
-            click.echo(
+            _note(
+                notes,
                 f"{sent_before:,} requests were sent before the replay was interrupted: their messages are not "
-                "known, and are left out"
+                "known, and are left out",
             )
     else:
         events = read_table(spark, folder, "messages")
         counts = totals(folder)
         if lacks := [f"{counts[name]:,} {name}" for name in LACKING if counts.get(name)]:
-            click.echo(
+            _note(
+                notes,
                 f"the recording has gaps ({', '.join(lacks)}): a message counts as lost, early or doubled if what "
-                "explains it is missing, such as its recall, its reschedule, another send, or the record of its firing"
+                "explains it is missing, such as its recall, its reschedule, another send, or the record of its firing",
             )
     with _shown("verify", spark, options):
         found = run(events, grace_ms=round(grace * 1000))
+    found.notes = notes
     _tell(found, options["json_file"])
     for one in found.samples:
         click.echo(f"  {one['outcome']}: {one['topic']} {one['message_id']}")
@@ -401,22 +412,25 @@ def replay(
         f"{plan.requests:,} requests on {plan.connections:,} connections, recorded in "
         f"{plan.seconds:,.1f} s; {sum(plan.left_out.values()):,} left out"
     )
+    notes: list[str] = []
     for code, number in sorted(plan.left_out.items()):
-        click.echo(f"  left out: {number:,} of code {code}")
+        _note(notes, f"  left out: {number:,} of code {code}")
     if plan.from_servers:
         click.echo(
             f"  not counted: {plan.from_servers:,} requests of servers; the target sends its own"
         )
     if plan.brokers > 1:
-        click.echo(
+        _note(
+            notes,
             f"  they were sent to {plan.brokers} addresses of brokers, and all go to one: queues of the same number "
-            "become one, so compare this with another replay, not with the recording"
+            "become one, so compare this with another replay, not with the recording",
         )
     events = read_table(spark, tables, "messages")
     if twice := recorded_twice(events.where(f"(event = 'sent') = {not from_log}")):
-        click.echo(
+        _note(
+            notes,
             f"  {twice:,} sends are in two recordings of the same traffic, and are sent twice: ingest only one of "
-            "them"
+            "them",
         )
     if dry_run:
         for code, number in sorted(plan.by_code.items()):
@@ -444,6 +458,7 @@ def replay(
             keeps_sends=watch > 0,
         )
         time.sleep(watch)
+    found.notes = notes
     _tell(found, options["json_file"])
 
 
@@ -480,6 +495,7 @@ def compare(
     if (recorded is None) == (baseline is None):
         raise click.UsageError("name what to compare with by one of --recorded and --baseline")
     spark = _session(options)
+    notes: list[str] = []
     results, sent_before = read_answers(spark, candidate)
     if recorded is not None:
         asked = read_table(spark, recorded, "pair").where("asked_ns is not null")
@@ -487,25 +503,27 @@ def compare(
         # A request without a recorded answer cannot be compared, except a oneway one, which has none.
         expected = asked.where("answered_ns is not null or flag & 2 != 0")
         if unseen := asked.count() - expected.count():
-            click.echo(f"{unseen:,} requests have no recorded answer and are left out")
+            _note(notes, f"{unseen:,} requests have no recorded answer and are left out")
         results = results.join(expected.select("file", "position"), ["file", "position"], "semi")
     else:
         assert baseline is not None
         expected, before = read_answers(spark, baseline)
-        expected = _that_left(expected, "baseline")
+        expected = _that_left(expected, "baseline", notes)
         sent_before += before
     again = None
     if noise is not None:
         again, before = read_answers(spark, noise)
-        again = _that_left(again, "second run")
+        again = _that_left(again, "second run", notes)
         sent_before += before
     if sent_before:
-        click.echo(
+        _note(
+            notes,
             f"{sent_before:,} requests were sent before a replay was interrupted: their answers are "
-            "not known, and they are left out"
+            "not known, and they are left out",
         )
     with _shown("compare", spark, options):
         found = run(expected, results, again, ignored=ignore)
+    found.notes = notes
     _tell(found, options["json_file"])
     for one in found.differences:
         if one.verdict == "differs":
@@ -517,12 +535,13 @@ def compare(
         sys.exit(_FOUND_WRONG)
 
 
-def _that_left(results: DataFrame, run: str) -> DataFrame:
+def _that_left(results: DataFrame, run: str, notes: list[str]) -> DataFrame:
     """Return the results of the requests that left, and say how many never did: the server has not answered these in
     any way."""
     if never_left := results.where("sent_ns is null").count():
-        click.echo(
-            f"{never_left:,} requests of the {run} never left, as the target was not there: they are left out"
+        _note(
+            notes,
+            f"{never_left:,} requests of the {run} never left, as the target was not there: they are left out",
         )
     return results.where("sent_ns is not null")
 

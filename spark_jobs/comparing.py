@@ -154,6 +154,8 @@ class Comparison(msgspec.Struct, kw_only=True):
     codes: list[CodeVerdict]
     features: list[FeatureVerdict]
     differences: list[Difference]
+    notes: list[str] = []
+    """What limits the findings, such as requests that are left out."""
 
     @property
     def is_same(self) -> bool:

@@ -97,6 +97,8 @@ class Verdict(msgspec.Struct, kw_only=True):
     recorded_twice: int = 0
     """Sends, also without a delay, that are in two recordings: whether their messages were doubled is not known."""
     groups: list[Errors]
+    notes: list[str] = []
+    """What limits the findings, such as requests whose answers nobody knows."""
     samples: list[dict[str, Any]]
     """Some of the messages that were lost, doubled or early, or fired though recalled or replaced."""
 

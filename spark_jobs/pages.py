@@ -80,6 +80,8 @@ class Section(NamedTuple):
     verdict: str
     is_good: bool | None
     parts: Sequence[Table | Plot]
+    notes: Sequence[str] = ()
+    """What limits the verdict."""
 
 
 def html(title: str, made_at: datetime.datetime, sections: Sequence[Section]) -> str:
@@ -103,7 +105,8 @@ def html(title: str, made_at: datetime.datetime, sections: Sequence[Section]) ->
 
 def _verdict(section: Section, head: str = "") -> str:
     mark = {True: " good", False: " bad", None: ""}[section.is_good]
-    return f'<p class="verdict{mark}">{head}{escape(section.verdict)}</p>'
+    said = "<br>".join(map(escape, (section.verdict, *section.notes)))
+    return f'<p class="verdict{mark}">{head}{said}</p>'
 
 
 def _table(table: Table) -> str:
@@ -177,6 +180,8 @@ def markdown(title: str, made_at: datetime.datetime, sections: Sequence[Section]
     for section in sections:
         mark = {True: "OK: ", False: "NOT OK: ", None: ""}[section.is_good]
         lines += ["", f"## {section.title}", "", mark + section.verdict]
+        for note in section.notes:
+            lines += ["", escape(note, quote=False)]
         for part in section.parts:
             if isinstance(part, Plot) and not part.bars:
                 continue

@@ -82,6 +82,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     """How late requests were sent."""
     rate: float
     """Requests sent per second, from the first to the last."""
+    notes: list[str] = []
+    """What limits the replay, such as requests that are left out."""
 
 
 class Gate(NamedTuple):

@@ -107,7 +107,7 @@ def _comparison(found: Comparison) -> Section:
     ]
     if rows[counted:]:
         parts.append(Table("What differs anyway, or is ignored", columns, rows[counted:], True))
-    return Section("Answers", said, found.is_same, parts)
+    return Section("Answers", said, found.is_same, parts, found.notes)
 
 
 def _firing(found: Verdict) -> Section:
@@ -170,7 +170,7 @@ def _firing(found: Verdict) -> Section:
         Table("Lateness in ms, as consumers saw it and as the broker stored it", columns, rows),
         Table("Samples", ("outcome", "topic", "message", "due", "fired"), samples),
     ]
-    return Section("Firing of delayed messages", said, found.is_good, parts)
+    return Section("Firing of delayed messages", said, found.is_good, parts, found.notes)
 
 
 def _replay(found: Outcome) -> Section:
@@ -191,6 +191,7 @@ def _replay(found: Outcome) -> Section:
                 sorted(found.unmapped.items()),
             ),
         ],
+        found.notes,
     )
 
 

@@ -43,6 +43,7 @@ NOTHING_DELAYED: dict[str, object] = {
     **dict.fromkeys(Verdict.__struct_fields__, 0),
     "groups": [],
     "samples": [],
+    "notes": [],
 }
 
 
@@ -197,16 +198,21 @@ def test_what_was_sent_before_or_never_left_is_not_judged(
     said = capsys.readouterr().out
     assert "1 requests were sent before the replay was interrupted" in said
     assert "never left" not in said
-    away = str(tmp_path / "away")
-    assert status_of("verify", away) == 0
+    away, verified, compared = (str(tmp_path / name) for name in ("away", "v.json", "c.json"))
+    assert status_of("verify", away, "--json", verified) == 0
     assert "2 requests never left, as the target was not there" in capsys.readouterr().out
-    assert status_of("compare", away, "--baseline", away) == 0
+    assert status_of("compare", away, "--baseline", away, "--json", compared) == 0
     said = capsys.readouterr().out
     assert "2 requests of the baseline never left, as the target was not there" in said
     assert "1 answers compared: the same; 0 only in the baseline, 2 only in the candidate" in said
     assert status_of("compare", whole, "--baseline", whole, "--noise", away) == 0
     assert "2 requests of the second run never left" in capsys.readouterr().out
     assert status_of("compare", away, "--baseline", whole) == 3
+    report = ("report", "--verify", verified, "--compare", compared, "--out", str(tmp_path))
+    assert status_of(*report) == 0
+    for name in ("report.html", "report.md"):
+        for note in ("2 requests never left", "2 requests of the baseline never left"):
+            assert note in (tmp_path / name).read_text()
 
 
 def test_two_replays_do_not_write_into_one_folder(

@@ -163,6 +163,15 @@ def test_both_forms_say_what_was_found() -> None:
     assert "fine \\| &lt;b&gt;really&lt;/b&gt;" in markdown("r", AT, found)
 
 
+def test_what_limits_the_findings_is_in_the_report() -> None:
+    """What was left out belongs to what was found, also for those who see only the report."""
+    found = [(name, msgspec.structs.replace(one, notes=[f"{name} <&>"])) for name, one in FINDINGS]
+    page, text = html("r", AT, sections(found)), markdown("r", AT, sections(found))
+    for name, _ in FINDINGS:
+        assert f"<br>{name} &lt;&amp;&gt;</p>" in page
+        assert f"\n\n{name} &lt;&amp;&gt;\n" in text
+
+
 def test_what_was_refused_is_told() -> None:
     [section] = sections([("verify", msgspec.structs.replace(FIRING[1], refused=2))])
     assert "; 2 more were refused when they were sent" in section.verdict

@@ -86,7 +86,7 @@ class Section(NamedTuple):
 
 def html(title: str, made_at: datetime.datetime, sections: Sequence[Section]) -> str:
     """Return the report as an HTML page without scripts or external resources."""
-    body = [f'<h1>{escape(title)}</h1><p class="made">Made {made_at:%Y-%m-%d %H:%M} UTC</p>']
+    body = [f'<h1>{escape(title)}</h1><p class="made">{_made(made_at)}</p>']
     judged = [section for section in sections if section.is_good is not None]
     if judged:
         said = "".join(_verdict(one, f"<strong>{escape(one.title)}</strong>") for one in judged)
@@ -101,6 +101,10 @@ def html(title: str, made_at: datetime.datetime, sections: Sequence[Section]) ->
         f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n"
     )
+
+
+def _made(at: datetime.datetime) -> str:
+    return f"Made {at:%Y-%m-%d %H:%M}. All times are UTC."
 
 
 def _verdict(section: Section, head: str = "") -> str:
@@ -176,7 +180,7 @@ def _most(plot: Plot) -> float:
 
 def markdown(title: str, made_at: datetime.datetime, sections: Sequence[Section]) -> str:
     """Return the report as Markdown, with bars made of characters."""
-    lines = [f"# {title}", "", f"Made {made_at:%Y-%m-%d %H:%M} UTC"]
+    lines = [f"# {title}", "", _made(made_at)]
     for section in sections:
         mark = {True: "OK: ", False: "NOT OK: ", None: ""}[section.is_good]
         lines += ["", f"## {section.title}", "", mark + section.verdict]

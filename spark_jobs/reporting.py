@@ -46,7 +46,7 @@ def _comparison(found: Comparison) -> Section:
         used = [one.name for one in found.features if one.verdict == "differs"]
         said += f", in {', '.join(used)}"
         if since := [one.first_ns for one in found.features if one.first_ns is not None]:
-            said += f", since {_moment(min(since))}"
+            said += f", since {_moment(min(since))} UTC"
     else:
         said += "the same" + (", but for what differs between two runs anyway" * found.has_noise)
     if found.only_in_baseline or found.only_in_candidate:

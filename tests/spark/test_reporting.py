@@ -158,8 +158,9 @@ def test_both_forms_say_what_was_found() -> None:
     found = sections(FINDINGS)
     assert [section.is_good for section in found] == [False, False, None]
     for text in (html("r", AT, found), markdown("r", AT, found)):
-        for said in ("in recall, since 2023-11-14 22:13:20.123", "1 lost", "12,345", "7.5"):
+        for said in ("in recall, since 2023-11-14 22:13:20.123 UTC", "1 lost", "12,345", "7.5"):
             assert said in text
+        assert "Made 2026-01-02 03:04. All times are UTC." in text
     assert "fine \\| &lt;b&gt;really&lt;/b&gt;" in markdown("r", AT, found)
 
 

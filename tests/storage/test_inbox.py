@@ -18,7 +18,7 @@ from storage import (
     inbox,
 )
 from storage.inbox import MOVED_AT_ONCE
-from storage.keys import INBOX_COPY, MARK, NEXT_SEQUENCE, pack_u64
+from storage.keys import INBOX_COPY, MARK, NEXT_SEQUENCE, pack_u64, timer_key, timer_topic
 from tests.storage.faults import commits_fail
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
@@ -152,6 +152,46 @@ def test_many_of_one_span_move_on_in_their_order(
         assert store.next_due() == (pending[0] if pending else None)
         now_ms = 200_000 if pending == [200_000] else now_ms
     folder.check()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_first_timers_are_known_whatever_comes_and_goes(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spans are begun, divided, left before they are done, and moved from both ends."""
+    monkeypatch.setattr(inbox, "_MANY", 8)
+    monkeypatch.setattr(inbox, "_FEW", 4)
+    monkeypatch.setattr(inbox, "MOVED_AT_ONCE", 7)
+    chance = random.Random(seed)
+    timers = inbox.Inbox(60, [])
+    topics = [b"a", b"b"]
+    stored: dict[bytes, bytes] = {}
+    now_ms = 1_000_000
+    for sequence in range(1, 3_000):
+        now = dict(stored)
+        for _ in range(chance.choice([0, 1, 1, 2])):
+            due_ms = now_ms + chance.choice([50, 3_000, 100_000, 10_000_000]) * chance.randrange(9)
+            key = timer_key(due_ms, chance.choice(topics), sequence, b"%d" % chance.randrange(99))
+            timers.add(key, b"value")
+            now[key] = b"value"
+        gone = [timers.first()] * chance.randrange(2) + chance.sample(sorted(now), len(now) // 40)
+        for key in filter(None, gone):
+            assert (timers.take(key) is None) == (now.pop(key, None) is None)
+        if chance.random() < 0.1:
+            timers.abandon()
+        else:
+            if timers.is_ripe:
+                timers.ripen()
+            moved = [key for key, _ in timers.take_latest()]
+            assert moved == sorted(moved)
+            stored = {key: value for key, value in now.items() if key not in moved}
+            timers.commit(2)
+        assert sorted(timers.rows()) == sorted(stored.items())
+        assert timers.first() == min(stored, default=b"")
+        for topic in topics:
+            of_topic = (key for key in stored if timer_topic(key) == topic)
+            assert timers.first_of(topic) == min(of_topic, default=b"")
+        now_ms += chance.choice([0, 20, 400])
 
 
 def test_large_batches_do_not_fill_the_inbox(folder: Folder) -> None:

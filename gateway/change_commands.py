@@ -105,7 +105,7 @@ class _Selection:
     def change(self, client: RemotingClient, as_json: bool, **how: str | int | None) -> None:
         """Print how many messages match, ask whether to go on, and change them step by step."""
         from gateway import display
-        from gateway.client import change_many
+        from gateway.client import RefusalError, change_many
 
         asked = {name: self.flags[name] for name in ("key", "topic", "tag", "begin", "end")}
         count = sum(step.messages for step in change_many(client, action="count", **asked))
@@ -122,9 +122,12 @@ class _Selection:
         try:
             for step in steps:
                 count += step.messages
-        except BaseException:  # also Ctrl-C: messages moved with --by must not be moved twice
+        except BaseException as error:  # also Ctrl-C: those moved with --by must not be moved twice
             told = f"{counted(count, 'message')} {done}"
-            tell(f"{told}, and perhaps more: the last step was not answered")
+            if isinstance(error, RefusalError):
+                tell(f"{told} before a step was refused")
+            else:
+                tell(f"{told}, and perhaps more: the last step was not answered")
             raise
         display.changed(count, done, as_json=as_json)
 

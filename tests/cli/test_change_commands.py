@@ -32,6 +32,12 @@ def step(messages: int, cursor: str | None = None) -> Reply:
     return lambda command: success(command, {"messages": messages, "cursor": cursor})
 
 
+def refuse(command: Command) -> bytes:
+    """Return a gateway's refusal of a request."""
+    remark = "too far (setting max_delay)"
+    return encode_response(command.opaque, ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+
+
 def asked(gateway: FakeGateway) -> list[tuple[int, dict[str, str]]]:
     """Return the requests received: codes and fields."""
     return [(command.code, command.ext()) for command in gateway.asked]
@@ -120,11 +126,6 @@ class TestReschedule:
         assert run.err.startswith("there may be more: a key alone changes at most 1,000 messages")
 
     def test_a_refusal_is_one_line(self, tidegate: Tidegate) -> None:
-        def refuse(command: Command) -> bytes:
-            return encode_response(
-                command.opaque, ResponseCode.MESSAGE_ILLEGAL, remark="too far (setting max_delay)"
-            )
-
         with FakeGateway(refuse) as gateway:
             run = tidegate("reschedule", "--server", gateway.server, "--id", "A", "--at", "+9999d")
         assert run.status == 1
@@ -179,6 +180,17 @@ class TestBulk:
         assert (run.status, run.out) == (1, "")
         assert run.err.startswith(
             "999 messages aborted, and perhaps more: the last step was not answered\n"
+        )
+
+    def test_a_refused_step_changes_nothing_more(self, tidegate: Tidegate) -> None:
+        with FakeGateway(step(2_000), step(999, "C1"), refuse) as gateway:
+            run = tidegate(
+                *("reschedule", "--server", gateway.server, *SELECTION, "--by", "+1h", "--yes"),
+            )
+        assert (run.status, run.out) == (1, "")
+        assert run.err == (
+            "999 messages rescheduled before a step was refused\n"
+            "tidegate: the server refused (code 13): too far (setting max_delay)\n"
         )
 
     @pytest.mark.parametrize("word", ["n\n", "\n"])

@@ -41,12 +41,19 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
             return int(text)
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=zone)
+            moment = moment.replace(tzinfo=zone) if zone is not None else _local(moment)
         return (moment.astimezone(UTC) - _EPOCH) // _ONE_MS
     except (ValueError, OverflowError):
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
         hint = f"if these are seconds, write {number}000; " if is_in_seconds(number) else ""
         raise ValueError(f"{text!r} is not a time; {hint}{EXPECTED}") from None
+
+
+def _local(moment: datetime) -> datetime:
+    """Return a local time in UTC. One that the change to summer time leaves out is read by the clocks before it, as in
+    a named zone: `astimezone` reads it by those after it, which is an hour earlier."""
+    second = datetime.fromtimestamp(moment.replace(microsecond=0).timestamp(), UTC)
+    return second.replace(microsecond=moment.microsecond)
 
 
 def is_in_seconds(epoch_ms: int) -> bool:

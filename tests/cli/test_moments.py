@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -45,6 +46,24 @@ def berlin() -> Iterator[None]:
 )
 def test_reads(text: str, epoch_ms: int) -> None:
     assert parse_moment(text, NOW) == epoch_ms
+
+
+@pytest.mark.parametrize("zone", [None, ZoneInfo("Europe/Berlin")])
+@pytest.mark.parametrize(
+    ("text", "in_utc"),
+    [
+        # Clocks go from 2:00 to 3:00: a time between must not be before that.
+        ("2030-03-31T01:59:59.999", "2030-03-31T00:59:59.999Z"),
+        ("2030-03-31T02:00", "2030-03-31T01:00Z"),
+        ("2030-03-31T02:30:00.250", "2030-03-31T01:30:00.250Z"),
+        ("2030-03-31T03:00", "2030-03-31T01:00Z"),
+        # They go from 3:00 to 2:00: the first of the two is meant.
+        ("2030-10-27T02:30", "2030-10-27T00:30Z"),
+        ("2030-10-27T03:00", "2030-10-27T02:00Z"),
+    ],
+)
+def test_reads_times_at_a_change_of_clocks(text: str, in_utc: str, zone: ZoneInfo | None) -> None:
+    assert parse_moment(text, NOW, zone) == parse_moment(in_utc, NOW)
 
 
 @pytest.mark.parametrize(

@@ -42,16 +42,24 @@ def asks_to_recur(values: Mapping[str, str]) -> bool:
     return not RECURRING_REQUESTS.isdisjoint(values)
 
 
-def read_order(values: Mapping[str, str], now_ms: int) -> Order:
-    """Read from a message's properties how it is to recur.
+def refuse_delay(values: Mapping[str, str]) -> None:
+    """Refuse an order about a recurring message, by its properties, when it also asks for a delay.
 
-    :raises RequestError: when they do not say that correctly, or also ask for a delay.
+    :raises RequestError: in this case.
     """
     for name in REQUESTS:
         if name in values:
             raise illegal(
-                f"a recurring message cannot have a delay, {name}; {names.RECUR_START} says when it begins"
+                f"a recurring message cannot have a delay, {name}; {names.RECUR_START} says when it begins, and it is "
+                "paused, resumed or deleted at once"
             )
+
+
+def read_order(values: Mapping[str, str], now_ms: int) -> Order:
+    """Read from a message's properties how it is to recur.
+
+    :raises RequestError: when they do not say that correctly.
+    """
     with refusing():
         rule = make_rule(
             now_ms,

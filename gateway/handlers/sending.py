@@ -11,7 +11,13 @@ from gateway.broker import Broker
 from gateway.delays import REQUESTS, TIMER_PROPERTIES
 from gateway.handlers.timer_orders import TimerOrders, is_order
 from gateway.intake import REGION, SET_ANEW, Accepted, NewMessage, retried, too_long
-from gateway.recurring_orders import RECURRING_REQUESTS, asks_to_recur, name_of, read_order
+from gateway.recurring_orders import (
+    RECURRING_REQUESTS,
+    asks_to_recur,
+    name_of,
+    read_order,
+    refuse_delay,
+)
 from gateway.router import Call, RequestError, illegal
 from gateway.topics import (
     FORBIDDEN_TO_SEND,
@@ -159,6 +165,7 @@ class Sending:
         recurring = self._broker.recurring
         if is_half(values, message.reconsume_times):
             raise illegal("a transaction cannot set a recurring message")
+        refuse_delay(values)
         order = values.get(names.RECUR_CHANGE)
         if order is not None:
             change = recurring.change(order, topic.name, name_of(values))

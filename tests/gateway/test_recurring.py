@@ -325,6 +325,19 @@ def test_any_client_changes_them_by_sends(gateway: MemoryGateway, client: Memory
     assert client.pull_all() == []
 
 
+@pytest.mark.parametrize("what", ["pause", "delete"])
+def test_a_change_for_later_is_refused(client: MemoryClient, what: str) -> None:
+    put(client, every="1m")
+    before = listed(client)
+    answer = client.send_message(
+        *("orders", "-"),
+        {"TIDEGATE_RECURRING": what, "TIDEGATE_NAME": "nightly", "TIMER_DELAY_MS": "3600000"},
+    )
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "cannot have a delay, TIMER_DELAY_MS" in (answer.remark or "")
+    assert listed(client) == before
+
+
 def test_changes_of_one_turn_are_seen_by_the_next(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:

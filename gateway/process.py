@@ -69,7 +69,7 @@ def exit_status(serve: Callable[[], None]) -> int:
 def begin(config: Config) -> tuple[Any, Logs]:
     """Return the process's reactor and its log, which is written from now on as the settings say.
 
-    :raises StartError: when the log file cannot be written.
+    :raises StartError: when the log file cannot be written, or the machine is at one of its limits.
     """
     try:
         if config.log_file is not None:
@@ -84,7 +84,13 @@ def begin(config: Config) -> tuple[Any, Logs]:
         ) from failure
     logs = Logs(config, LogStream(descriptor))
     logs.begin(globalLogBeginner)
-    reactor: Any = TurnReactor()  # its interfaces cannot be checked without a plugin
+    try:
+        reactor: Any = TurnReactor()  # its interfaces cannot be checked without a plugin
+    except OSError as failure:
+        raise StartError(
+            f"cannot watch connections: {failure.strerror}; "
+            f"{_LIMITS.get(failure.errno, 'raise the limits of this process')}"
+        ) from failure
     installReactor(reactor)  # type: ignore[no-untyped-call]
     # Twisted's own timers use the wall clock: if that were set back, everything that is scheduled would be late.
     reactor.seconds = time.monotonic
@@ -152,6 +158,15 @@ _WAYS_OUT: Final[dict[int | None, str]] = {
     errno.EACCES: "ask for the permission to use that port, or ",
 }
 
+_LIMITS: Final[dict[int | None, str]] = {
+    errno.EMFILE: "let this process open more files (ulimit -Hn, LimitNOFILE of systemd)",
+    errno.ENFILE: "let this machine open more files (fs.file-max)",
+    errno.ENOMEM: "free memory of this machine",
+    errno.ENOBUFS: "free memory of this machine",
+    errno.ENOSPC: "let this user watch more connections (fs.epoll.max_user_watches)",
+}
+"""What to do where no other address helps, as this process or its machine is at a limit."""
+
 
 def cannot_listen(
     failure: CannotListenError, setting: str, address: HostPort, other: str = "another address"
@@ -161,9 +176,14 @@ def cannot_listen(
     :param setting: the name of the setting with the address.
     :param other: what the setting could be changed to.
     """
-    reason = getattr(failure.socketError, "strerror", None) or failure.socketError
-    way_out = _WAYS_OUT.get(getattr(failure.socketError, "errno", None), "")
-    return StartError(f"cannot listen on {address}: {reason}; {way_out}set {setting} to {other}")
+    number = getattr(failure.socketError, "errno", None)
+    way_out = _LIMITS.get(number) or f"{_WAYS_OUT.get(number, '')}set {setting} to {other}"
+    return StartError(f"cannot listen on {address}: {reason_of(failure)}; {way_out}")
+
+
+def reason_of(failure: CannotListenError) -> str:
+    """Return why a process cannot listen."""
+    return str(getattr(failure.socketError, "strerror", None) or failure.socketError)
 
 
 def stop(reactor: Any) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from twisted.internet.epollreactor import EPollReactor
+from twisted.internet.error import CannotListenError
+from twisted.internet.tcp import Port
 
 SOCKETS_AT_ONCE: Final = 256
 """Most ready sockets that one turn handles: some 15 ms of work if each has a request."""
@@ -65,6 +67,22 @@ class TurnReactor(EPollReactor):
     def rest(self, seconds: float) -> None:
         """See `Reactor.rest`."""
         self._rest = seconds
+
+    def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> Port:
+        """Listen.
+
+        :raises CannotListenError: also for what the kernel refuses after `bind`, which Twisted lets through as it is:
+            of two processes that bind an address at the same time, only one may listen.
+        """
+        found = Port(port, factory, backlog, interface, self)
+        try:
+            found.startListening()
+        except OSError as failure:
+            if found.connected:
+                # Clients would connect, and nobody would hear them.
+                found.socket.close()
+            raise CannotListenError(interface, port, failure) from failure  # type: ignore[no-untyped-call]
+        return found
 
     def doIteration(self, timeout: float | None) -> None:
         """Wait until sockets are ready, at most so many seconds, and handle some of them."""

@@ -79,6 +79,7 @@ from gateway.process import (
     begin,
     cannot_listen,
     exit_status,
+    reason_of,
     stop,
     stop_on_signals,
     tell_http,
@@ -242,9 +243,10 @@ class Gateway:
             self._ports.pop().stopListening()
             raise cannot_listen(taken, "vip_channel", HostPort(host, vip_port), "false") from taken
         self.log.warn(
-            "not listening on {port}, the VIP channel of old clients: the port is taken; free it, or set "
+            "not listening on {port}, the VIP channel of old clients: {reason}; free that port, or set "
             "vip_channel = false",
             port=vip_port,
+            reason=reason_of(taken),
         )
 
     def _listen_at(self, host: str, port: int) -> Any:

@@ -65,8 +65,11 @@ class TestStart:
         self.stop(gateway)
 
     def test_goes_on_without_the_vip_channel(self, scratch: Path) -> None:
-        gateway = self.start(scratch / "data", {9874})
+        with capturedLogs() as events:
+            gateway = self.start(scratch / "data", {9874})
         assert self.listening(gateway) == [9876]
+        told = [formatEvent(event) for event in events]
+        assert any("VIP channel of old clients: already in use; free" in one for one in told), told
         self.stop(gateway)
 
     def test_unless_it_was_asked_for(self, scratch: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,6 +12,9 @@ from typing import Any
 
 import pytest
 from twisted.internet.abstract import FileDescriptor
+from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import ServerFactory
+from twisted.internet.tcp import Port
 
 from gateway import reactor as turns
 from gateway.reactor import FEW_SOCKETS, SOCKETS_AT_ONCE, TurnReactor
@@ -182,3 +187,40 @@ def test_it_does_not_rest_while_sockets_wait_for_their_share(
     reactor.rest(0.25)
     in_a_turn(reactor, heard, None)
     assert cpu.slept == 0
+
+
+def test_of_two_that_bind_an_address_at_the_same_time_the_second_is_told_that_it_is_taken(
+    reactor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(socket.socket):
+        def listen(self, *_: int) -> None:
+            other.listen()
+            super().listen()
+
+    with socket.socket() as other, Late() as late:
+        for one in (other, late):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(Port, "createInternetSocket", lambda _: late)
+        with pytest.raises(CannotListenError) as caught:
+            reactor.listenTCP(other.getsockname()[1], ServerFactory(), interface="127.0.0.1")
+    assert caught.value.socketError.errno == errno.EADDRINUSE
+
+
+def test_nobody_can_connect_where_nobody_listens(
+    reactor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel lets it listen, and not watch the port."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = free.getsockname()
+    monkeypatch.setattr(TurnReactor, "addReader", full)
+    with pytest.raises(CannotListenError) as caught:
+        reactor.listenTCP(address[1], ServerFactory(), interface="127.0.0.1")
+    assert caught.value.socketError.errno == errno.ENOSPC
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)

@@ -19,10 +19,34 @@ from tests.storage.folder import change_table
 pytestmark = pytest.mark.live
 
 
-def refused(*flags: str, **environment: str) -> str:
+AT_A_LIMIT = """
+import errno, os, sys
+from twisted.internet import epollreactor
+
+class Epoll:
+    left = {left}
+
+    def __init__(self, _):
+        pass
+
+    def register(self, *_):
+        if not Epoll.left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        Epoll.left -= 1
+
+epollreactor.epoll = Epoll
+from gateway.cli import main
+main()
+"""
+"""A gateway on a machine that lets it watch only so many files."""
+
+
+def refused(
+    *flags: str, program: tuple[str, str] = ("-m", "gateway.cli"), **environment: str
+) -> str:
     """Return the one line that `tidegate serve` prints when it does not start."""
     done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli", "serve", *flags],
+        [sys.executable, *program, "serve", *flags],
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -169,6 +193,15 @@ def test_few_open_files(tmp_path: Path, kind: str) -> None:
             assert told.startswith(b"tidegate: this process may have 16 open files")
             assert told.count(b"\n") == 1
             assert process.wait(LIMIT_S) == 1
+
+
+@pytest.mark.parametrize(("left", "what"), [(0, "watch connections"), (1, "listen on 127.0.0.1:0")])
+def test_few_watched_files(tmp_path: Path, left: int, what: str) -> None:
+    flags = ("--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"))
+    line = refused(*flags, program=("-c", AT_A_LIMIT.replace("{left}", str(left))))
+    assert line.startswith(f"tidegate: cannot {what}: No space left on device; let this user watch")
+    with GatewayProcess(tmp_path / "data"):
+        """Nothing of that start keeps the next one from serving."""
 
 
 def test_it_may_have_more_files_open_than_shells_let_it(tmp_path: Path) -> None:

@@ -25,11 +25,13 @@ from gateway.router import Peer, RequestError, check_number, overloaded
 from gateway.setting_values import HostPort
 from gateway.siblings import signed
 from gateway.taking_turns import TakingTurns
+from gateway.vouching import vouched
 from gateway.wire import properties as names
+from gateway.wire.addresses import host_of
 from gateway.wire.bodies import encode_cluster_info
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.codes import ResponseCode
-from gateway.wire.commands import Command, encode_command, encode_response, request
+from gateway.wire.commands import Command, encode_command, encode_response, request, with_fields
 from gateway.wire.fields import FieldError
 from gateway.wire.frames import HEADER_LIMIT, JSON, join_frame
 from gateway.wire.headers import SendMessageV2
@@ -198,6 +200,8 @@ class Front:
             return
         # Fields that cannot be read as text end the connection here, before anything is counted.
         command.ext()
+        if not self._is_open:
+            command = with_fields(command, vouched(host_of(client.address), self._key))
         held = _held_by(command)
         try:
             self._check_size(command, held)

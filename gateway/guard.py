@@ -8,7 +8,9 @@ from gateway.permissions import PERMISSIONS, topic_need
 from gateway.router import Call, check_number
 from gateway.siblings import WORKERS, SharedAddress
 from gateway.users import SUBJECT, SUPER, User, Users, refused
+from gateway.vouching import FIELDS, vouched_host
 from gateway.wire.access_bodies import UserInfo
+from gateway.wire.addresses import host_of
 from gateway.wire.signatures import ACCESS_KEY, is_signed
 
 MAX_NEEDS = 20_000
@@ -63,13 +65,15 @@ class Guard:
     """Checks the sender of each request and, with `authorization`, the sender's permissions. Refusals have upstream's
     texts (DefaultAuthenticationHandler, AclAuthorizationHandler).
 
-    :param shared: has the key with which workers sign requests to one another; None if this gateway is not a worker.
+    :param shared: has the key with which workers sign requests to one another, and by which they believe their leader
+        where a request came from; None if this gateway is not a worker.
     """
 
     def __init__(self, broker: Broker, users: Users, shared: SharedAddress | None) -> None:
         self._broker = broker
         self._users = users
         self._worker = None
+        self._key = shared.key.encode() if shared is not None else None
         if shared is not None:
             self._worker = User(UserInfo(username=WORKERS, password=shared.key, user_type=SUPER))
         self._by_policies = broker.config.authorization
@@ -81,6 +85,12 @@ class Guard:
         """
         command = call.command
         ext = command.ext()
+        source = vouched_host(ext.get, self._key)
+        if source is None:
+            source = host_of(call.peer.address)
+        else:
+            # Its sender has not signed what the leader added.
+            ext = {name: text for name, text in ext.items() if name not in FIELDS}
         name = ext.get(ACCESS_KEY)
         if not name:
             raise refused("username cannot be null.")
@@ -91,7 +101,6 @@ class Guard:
             raise refused(f"User:{name} is disabled.")
         if not is_signed(ext, command.body, command.version, user.key):
             raise refused("check signature failed.")
-        source = call.peer.address.rpartition(":")[0].strip("[]")
         call.caller = Caller(self._users, user, source, is_free=not self._by_policies)
 
     def authorize(self, call: Call) -> None:

@@ -1,7 +1,8 @@
 """THE TABLE of requests that are answered for several workers at once: request code -> how their answers become one.
 
-Workers get the requests unchanged, for they may be signed. So a list is returned page by page, with a cursor that has a
-part for each worker (`gateway.wire.cursors`).
+Workers get the requests unchanged, for they may be signed; fields that tell the sender's address are only added
+(`gateway.vouching`). So a list is returned page by page, with a cursor that has a part for each worker
+(`gateway.wire.cursors`).
 """
 
 from __future__ import annotations

@@ -258,7 +258,8 @@ class Gateway:
         address = config.http
         if address is None:
             return
-        doorkeeper = Doorkeeper(config, users, token)
+        key = self._shared.key.encode() if self._shared is not None else None
+        doorkeeper = Doorkeeper(config, users, token, key)
         connections = partial(len, self.factory.connections)
         metrics = Metrics(self.broker, connections, lambda: self.recorded)
         web = compose(

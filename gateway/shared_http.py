@@ -28,9 +28,10 @@ class SharedHttp:
     """Answers at the shared HTTP port.
 
     :param names: the workers, in their order.
+    :param key: the key by which the workers recognize this process.
     """
 
-    def __init__(self, config: Config, reactor: Any, names: Sequence[str]) -> None:
+    def __init__(self, config: Config, reactor: Any, names: Sequence[str], key: str) -> None:
         assert config.http is not None
         self._config = config
         self._reactor = reactor
@@ -38,7 +39,7 @@ class SharedHttp:
         self._owners: dict[bytes, str] = {}
         self._unready: set[str] = set()
         self._is_stopping = False
-        self._door = OpenDoor(by_keys=config.authentication)
+        self._door = OpenDoor(key.encode(), by_keys=config.authentication)
         self._port: Any = None
         self.address = ""
         """The address where clients request routes."""

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from gateway.config import Config
 from gateway.guard import Caller
 from gateway.users import Users
+from gateway.vouching import vouched_host
 from gateway.web.endpoints import ApiError, Asker
 
 ASK_FOR_KEYS = 'Basic realm="tidegate", charset="UTF-8"'
@@ -32,12 +33,16 @@ class Doorkeeper:
 
     :param users: all users; with `authentication` every request must be some user's.
     :param token: what `http_token_file` holds.
+    :param key: the key by which a worker believes its leader where a request came from; None without a leader.
     """
 
-    def __init__(self, config: Config, users: Users, token: str | None) -> None:
+    def __init__(
+        self, config: Config, users: Users, token: str | None, key: bytes | None = None
+    ) -> None:
         assert config.http is not None
         self._users = users if config.authentication else None
         self._token = token.encode() if token is not None else None
+        self._key = key
         self._is_free = not config.authorization
         self._is_local = ipaddress.ip_address(config.http.host).is_loopback
         self._is_closed = config.is_api_closed
@@ -64,7 +69,8 @@ class Doorkeeper:
         self._check_origin(method, header)
         credentials = header("authorization") or ""
         if self._users is not None:
-            return Asker(self._caller(self._users, credentials, peer), peer)
+            source = vouched_host(header, self._key) or peer
+            return Asker(self._caller(self._users, credentials, source), peer)
         if self._token is not None and not _is_token(credentials, self._token):
             wrong = "wrong" if credentials else "missing"
             raise ApiError(HTTPStatus.UNAUTHORIZED, f"the token of http_token_file is {wrong}")
@@ -105,7 +111,7 @@ class Doorkeeper:
                     "a change needs the header Content-Type: application/json",
                 )
 
-    def _caller(self, users: Users, credentials: str, peer: str) -> Caller:
+    def _caller(self, users: Users, credentials: str, source: str) -> Caller:
         name, key = _basic(credentials)
         user = users.get(name)
         # Compare also for an unknown user, so that it takes the same time.
@@ -114,7 +120,7 @@ class Doorkeeper:
             raise ApiError(
                 HTTPStatus.UNAUTHORIZED, "access key and secret key of a user are missing or wrong"
             )
-        return Caller(users, user, peer, is_free=self._is_free)
+        return Caller(users, user, source, is_free=self._is_free)
 
 
 def _place_of(origin: str) -> str | None:

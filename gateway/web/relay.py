@@ -1,7 +1,7 @@
 """Forwards requests from the HTTP port that several workers share to the workers' own ports, and reads the answers.
 
-Requests keep the headers that identify the user and the page they come from. So each worker admits or refuses them as
-if it had received them directly.
+Requests keep the headers that identify the user and the page they come from, and get others with the address that they
+come from. So each worker admits or refuses them as if it had received them directly.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from twisted.internet.defer import Deferred, gatherResults
 
 from gateway.merging import refused_by, unanswered, unserved
+from gateway.vouching import vouched
 from gateway.web.doorkeeper import ASK_FOR_BEARER, ASK_FOR_KEYS, Header
 from gateway.web.endpoints import ApiError, Asker, Problem
 from gateway.web.site import BASE
@@ -45,9 +46,13 @@ class ForwardedAsker(Asker):
 
 
 class OpenDoor:
-    """Admits everybody; the workers themselves check requests."""
+    """Admits everybody; the workers themselves check requests.
 
-    def __init__(self, *, by_keys: bool) -> None:
+    :param key: the key by which the workers believe where a request came from.
+    """
+
+    def __init__(self, key: bytes, *, by_keys: bool) -> None:
+        self._key = key
         self.by_keys = by_keys
         """Whether workers ask for a user's keys."""
 
@@ -61,7 +66,7 @@ class OpenDoor:
         given = {name: header(name) for name in PASSED_ON}
         # Keep each header on one line, whatever its value contains.
         known = {name: " ".join(text.split()) for name, text in given.items() if text is not None}
-        return ForwardedAsker(known, peer)
+        return ForwardedAsker(known | vouched(peer, self._key), peer)
 
 
 class Relay:

@@ -99,6 +99,11 @@ def request(code: int, ext: dict[str, str]) -> Command:
     return Command(code=code, _ext=ext)
 
 
+def with_fields(command: Command, more: Mapping[str, str]) -> Command:
+    """Return a request with more fields."""
+    return msgspec.structs.replace(command, _ext={**command.ext(), **more})
+
+
 class _TextCommand(Command):
     """Decodes headers without a structure of their own: responses, and requests without fields."""
 

@@ -15,7 +15,11 @@ ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  the name of a field
 
-FIELDS: Final = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
+SENDER: Final = "tidegateSender"
+SENDER_PROOF: Final = "tidegateSenderProof"
+"""With these the leader of several workers tells them where a request came from (`gateway.vouching`)."""
+
+FIELDS: Final = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN, SENDER, SENDER_PROOF})
 """The fields that prove who sends a request. They are for the gateway alone, and neither logged nor passed on."""
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"

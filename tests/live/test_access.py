@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,11 @@ from pathlib import Path
 import pytest
 
 from compat.java_tools import Mqadmin
-from tests.live.process import GatewayProcess
+from gateway.client import RemotingClient
+from gateway.settings.network import WORKER_PORT_DISTANCE
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.signatures import SENDER, SENDER_PROOF
+from tests.live.process import LIMIT_S, GatewayProcess
 
 pytestmark = pytest.mark.live
 
@@ -64,3 +71,74 @@ def test_mqadmin_manages_users_and_works_as_them(tmp_path: Path) -> None:
         assert "username cannot be null." in stranger.stderr
         keys = {"TIDEGATE_ACCESS_KEY": "root", "TIDEGATE_SECRET_KEY": "root-secret"}
         assert pending(gateway.address, **keys).returncode == 0
+
+
+FAR = "127.0.0.9"
+"""Another address than that from which the leader connects to its workers."""
+
+BY_ADDRESS: dict[str, list[dict[str, object]]] = {
+    "local": [{"decision": "Allow", "sourceIps": ["127.0.0.1"]}],
+    "banned": [{"decision": "Allow"}, {"decision": "Deny", "sourceIps": [FAR]}],
+}
+"""Entries of users, who may do everything to the topic `orders`, but not from everywhere."""
+
+
+def pause_by_http(port: int, user: str) -> int:
+    """Pause a topic. Return the status of the answer."""
+    keys = base64.b64encode(f"{user}:secret".encode()).decode()
+    headers = {"Content-Type": "application/json", "Authorization": f"Basic {keys}"}
+    connection = http.client.HTTPConnection("127.0.0.1", port, LIMIT_S)
+    connection.request("POST", "/api/v1/topics/orders/pause", headers=headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_policies_by_address_are_about_the_sender_whoever_passes_a_request_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = tmp_path / "user.json"
+    user.write_text(json.dumps({"username": "root", "password": "root-secret"}))
+    flags = ("--authentication", "--authorization", "--initial-user-file", str(user))
+    several = ("--workers", "2", "--http", "127.0.0.1:0")
+    with GatewayProcess(tmp_path / "data", *flags, *several) as gateway:
+        assert gateway._process is not None
+        assert gateway._process.stdout is not None
+        http_port = int(gateway._process.stdout.readline().decode().split("/")[2].split(":")[1])
+        ports = [gateway.port + WORKER_PORT_DISTANCE * number for number in range(3)]
+        topic = {"topic": "orders", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        topic |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
+        for port in ports[1:]:
+            with RemotingClient("127.0.0.1", port, LIMIT_S, None, ("root", "root-secret")) as root:
+                made = [root.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)]
+                for name, entries in BY_ADDRESS.items():
+                    body = json.dumps({"password": "secret", "userType": "Normal"}).encode()
+                    made.append(root.ask(RequestCode.AUTH_CREATE_USER, {"username": name}, body))
+                    whole = [
+                        {"resource": "Topic:orders", "actions": ["All"], **one} for one in entries
+                    ]
+                    acl = {"subject": f"User:{name}", "policies": [{"entries": whole}]}
+                    body = json.dumps(acl).encode()
+                    ext = {"subject": f"User:{name}"}
+                    made.append(root.ask(RequestCode.AUTH_CREATE_ACL, ext, body))
+                assert {answer.code for answer in made} == {ResponseCode.SUCCESS}
+
+        def paused(port: int, user: str, **more: str) -> int:
+            with RemotingClient("127.0.0.1", port, LIMIT_S, None, (user, "secret")) as client:
+                return client.ask(RequestCode.PAUSE_TOPIC, {"topic": "orders", **more}).code
+
+        for name in BY_ADDRESS:
+            assert {paused(port, name) for port in ports} == {ResponseCode.SUCCESS}
+            assert pause_by_http(http_port, name) == 200
+        connect = socket.create_connection
+
+        def from_afar(address: tuple[str, int], timeout: float, *_: object) -> socket.socket:
+            return connect(address, timeout, (FAR, 0))
+
+        monkeypatch.setattr(socket, "create_connection", from_afar)
+        forged = {SENDER: "127.0.0.1", SENDER_PROOF: "forged"}
+        for name in BY_ADDRESS:
+            for more in ({}, forged):
+                refused = {paused(port, name, **more) for port in ports}
+                assert refused == {ResponseCode.NO_PERMISSION}
+            assert pause_by_http(http_port, name) == 403

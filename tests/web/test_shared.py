@@ -62,7 +62,7 @@ class Shared(HttpClient):
         relay = Relay(ways, lambda name: name not in self.gone, self.starts.__getitem__)
         clock = self.workers[0].service.broker.clock
         endpoints = shared_endpoints(relay, clock, self.owners.get, lambda: "127.0.0.1:9876")
-        door = OpenDoor(by_keys=False)
+        door = OpenDoor(b"k", by_keys=False)
         api = Api(endpoints, door, clock, lambda: False, lambda _: nullcontext(), lambda: None)
         leader.reactor.listenTCP(
             9_877, make_site(leader.service.config, list, list, api, leader.reactor)

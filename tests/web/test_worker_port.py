@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 
 from gateway.setting_values import HostPort
+from gateway.vouching import vouched
 from gateway.web.relay import OpenDoor, Reply
 from gateway.worker_port import PATIENCE, WorkerPort
 
@@ -122,8 +123,9 @@ def test_one_that_does_not_serve_is_not_asked(address: HostPort | None) -> None:
 
 def test_a_header_stays_one_line() -> None:
     given = {"authorization": "Bearer x\r\nx-evil: y", "cookie": "secret", "host": " localhost "}
-    asker: Any = OpenDoor(by_keys=False).admit("GET", given.get, "192.0.2.7")
-    assert asker.headers == {"authorization": "Bearer x x-evil: y", "host": "localhost"}
+    asker: Any = OpenDoor(b"k", by_keys=False).admit("GET", given.get, "192.0.2.7")
+    own = {"authorization": "Bearer x x-evil: y", "host": "localhost"}
+    assert asker.headers == own | vouched("192.0.2.7", b"k")
     assert asker.host == "192.0.2.7"
 
 

@@ -88,8 +88,9 @@ class RedoLog:
         """Bytes of records since the last checkpoint, which a restart must apply."""
         self.has_gap = False
         """Whether the log of the last process has a record that cannot be read, with others behind it. That happens
-        after a power cut without `sync`, or in a damaged file. It is also True if `meta` has lost the stamp, so that
-        any record may be missing. The later records are not read either."""
+        after a power cut without `sync`, or in a damaged file. It is also True if the file ends within a record, so
+        that others may have been cut off, and if `meta` has lost the stamp, so that any record may be missing. The
+        later records are not read either."""
         self.is_torn = False
         """Whether the record read last has this log's stamp but is not whole, with no other record behind it."""
         with ExitStack() as opened:
@@ -132,7 +133,11 @@ class RedoLog:
         self._stamp = stamp if last == stamp else b""
         self._current = current
         self.size = end
-        self.has_gap = has_gap or logs[current].find(last, end + _HEADER.size) >= 0
+        self.has_gap = (
+            has_gap
+            or logs[current].find(last, end + _HEADER.size) >= 0
+            or _is_cut(logs[current], last, end)
+        )
         self.is_torn = logs[current].startswith(last, end + _HEADER.size - _STAMP_BYTES)
 
     @property
@@ -280,6 +285,15 @@ def _has_lost_first(log: bytes, before: bytes) -> bool:
     stamp = log[_HEADER.size - len(before) : _HEADER.size]
     follows = before in log[_HEADER.size : _FIRST_BYTES]
     return follows and any(stamp) and log.find(stamp, _HEADER.size) >= 0
+
+
+def _is_cut(log: bytes, stamp: bytes, at: int) -> bool:
+    """Whether a file ends within its record at an offset: it was cut short since, as files grow before they are written
+    to."""
+    if at + _HEADER.size > len(log):
+        return False
+    length, _, own = _HEADER.unpack_from(log, at)
+    return bool(own == stamp and length > len(log) - at - _HEADER.size)
 
 
 def _find(logs: list[bytes], links: list[_Link | None], stamp: bytes) -> int:

@@ -147,7 +147,10 @@ def test_a_file_that_is_cut_short(tmp_path_factory: pytest.TempPathFactory, size
     log.close()
     file = folder / LOG_FILES[0]
     file.write_bytes(file.read_bytes()[:size])
-    assert again(folder) == (RECORDS[: sum(end <= size for end in ends)], False)
+    whole = sum(end <= size for end in ends)
+    # What follows may have been acknowledged. That cannot be told where the file ends between records.
+    is_within_one = whole < len(RECORDS) and size >= [0, *ends][whole] + 16
+    assert again(folder) == (RECORDS[:whole], is_within_one)
 
 
 SECOND = b"stamptwo"

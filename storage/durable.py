@@ -37,6 +37,7 @@ from storage.meta_pages import (
     read_states,
     transaction_of,
 )
+from storage.redo_log import LOG_FILES
 
 NOTE_FILE: Final = "durable"
 
@@ -157,9 +158,9 @@ def _nothing() -> None:
 
 def check_file(folder: Path) -> None:
     """Refuse a folder whose LMDB file is missing or truncated: LMDB would start a new file, or the process would die
-    reading the missing part (SIGBUS).
+    reading the missing part (SIGBUS). Refuse it also without a file of the redo log: what that had would be missing.
 
-    :raises DataFolderError: in both cases.
+    :raises DataFolderError: in all these cases.
     """
     noted, states = _read(folder)
     file = folder / DATA_FILE
@@ -168,6 +169,13 @@ def check_file(folder: Path) -> None:
         raise DataFolderError(
             f"{file} is {'empty' if file.exists() else 'missing'}, but the folder has held messages: put it back, or "
             "restore a backup; or choose another folder"
+        )
+    lost = [name for name in LOG_FILES if not (folder / name).exists()]
+    # A note about another file says nothing: a copy without a log was put in its place.
+    if noted.state in states and lost:
+        raise DataFolderError(
+            f"{folder / lost[0]} is missing, and may have what was stored last: put it back; if it is lost, make an "
+            "empty file of this name, and the folder is used as it was a second or so before"
         )
     whole = 0
     if noted.state in states and noted.size:

@@ -127,6 +127,9 @@ class Environment:
                     self.upgraded = _check_version(environment, path)
                     """That the folder was upgraded just now, for the operator: there is no way back. None if not."""
                     open_tables(environment)
+                # Before the note, which says that the folder has a log.
+                self.log = RedoLog(path, sync=sync)
+                opened.callback(self.log.close)
                 self.durable = Durable(path)
                 opened.callback(self.durable.close)
                 self.lmdb = _open(path, max(map_size, file_size(path)), sync=False)
@@ -134,8 +137,6 @@ class Environment:
                 self.tables = open_tables(self.lmdb, create=False)
                 self.ahead = ReadAhead(self.lmdb)
                 opened.callback(self.ahead.close)
-                self.log = RedoLog(path, sync=sync)
-                opened.callback(self.log.close)
                 self.folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 """The open folder, wherever its path leads by now."""
                 opened.callback(os.close, self.folder)

@@ -117,7 +117,7 @@ def test_a_checkpoint_puts_all_into_lmdb(folder: Folder) -> None:
 def test_a_stop_is_a_checkpoint(folder: Folder) -> None:
     hold_all(folder.open(), numbered(20), 1_000)
     folder.close()
-    (folder.path / LOG_FILES[0]).unlink()
+    (folder.path / LOG_FILES[0]).write_bytes(b"")
     assert pending_ids(folder.open()) == numbered(20)
 
 
@@ -344,6 +344,30 @@ def test_a_last_record_that_is_not_whole_is_told(died: Path) -> None:
     hold(store, Sample(b"after"), 1_000)
     store.commit()
     assert folder.reopen_after_crash().log_trouble is None
+    folder.check()
+
+
+@pytest.mark.parametrize("name", LOG_FILES)
+def test_without_a_file_of_the_log_the_folder_is_refused(
+    died: Path, tmp_path: Path, name: str
+) -> None:
+    """What was acknowledged last would be missing without a word, and putting the file back later would not help."""
+    (died / name).rename(tmp_path / "mislaid")
+    for _ in range(2):
+        for work in (Environment, compact, lambda data: back_up(data, tmp_path / "backup")):
+            with pytest.raises(DataFolderError, match=f"{name} is missing"):
+                work(died)
+    (tmp_path / "mislaid").rename(died / name)
+    folder = Folder(died)
+    assert pending_ids(folder.open()) == numbered(20)
+    folder.check()
+
+
+def test_a_log_that_is_lost_is_gone_on_without(died: Path) -> None:
+    (died / LOG_FILES[0]).unlink()
+    (died / LOG_FILES[0]).touch()
+    folder = Folder(died)
+    assert pending_ids(folder.open()) == []
     folder.check()
 
 
@@ -658,6 +682,7 @@ def test_a_log_that_cannot_be_opened(folder: Folder) -> None:
     with pytest.raises(DataFolderError, match=LOG_FILES[0]):
         folder.open()
     (folder.path / LOG_FILES[0]).rmdir()
+    (folder.path / LOG_FILES[0]).touch()
 
 
 def test_queues_go_on_after_a_crash(folder: Folder) -> None:

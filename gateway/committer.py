@@ -108,6 +108,7 @@ class Committer:
         self._alarm: DelayedCall | None = None
         self._alarm_ms = 0
         self._stopped = False
+        self._last_steps: list[Callable[[], None]] = []
         self._wakes_change = False
         self.failing = False
         self.meter = Meter()
@@ -123,11 +124,18 @@ class Committer:
         self._set_alarm()
 
     def stop(self) -> None:
-        """Commit the open batch, and stop firing."""
+        """Stop firing, and commit the open batch."""
+        # First, so that work of many batches that waits for this one does not go on.
+        self._stopped = True
         if self._answers or self._store.has_changes:
             self.commit()
-        self._stopped = True
         self._clear_alarm()
+        for step in self._last_steps:
+            step()
+
+    def once_stopped(self, step: Callable[[], None]) -> None:
+        """Call `step` when firing has stopped and the last batch is committed."""
+        self._last_steps.append(step)
 
     def answer(self, call: Waiting, frame: bytes) -> None:
         """Send an answer once the changes made so far are on disk."""

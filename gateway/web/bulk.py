@@ -165,6 +165,7 @@ class Bulk:
         # No number is reused after a restart, so that an old number never returns another job.
         self._numbers = count(broker.clock.now_ms())
         self._previews = count(1)
+        broker.committer.once_stopped(self._stop)
 
     async def preview_bulk(self, asker: Asker, body: PreviewBody) -> Preview:
         """Count the messages that a change would affect, and return a token that confirms it. Nothing is changed."""
@@ -257,6 +258,10 @@ class Bulk:
         job.state = state
         job.ended_ms = self._broker.clock.now_ms()
 
+    def _stop(self) -> None:
+        for job in self._jobs.values():
+            self._goes_on(job)
+
     def _job(self, asker: Asker, number: int) -> Job:
         job = self._jobs.get(number)
         if job is None:
@@ -344,6 +349,14 @@ class Bulk:
     def _goes_on(self, job: Job) -> bool:
         if self._broker.committer.stopped and job.state == "running":
             self._end(job, "cancelled")
+            self.log.warn(
+                "the gateway stops, and with it job {id} ({action}): {done:,} messages are changed, of about "
+                "{expected:,}; preview the change of the others again",
+                id=job.id,
+                action=job.action,
+                done=job.done,
+                expected=job.expected,
+            )
         return job.state == "running"
 
     async def _change(self, asker: Asker, order: _Order, job: Job, found: list[Found]) -> None:

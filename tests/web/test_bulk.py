@@ -16,6 +16,7 @@ from storage import timeline as stored_timeline
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
+from tests.gateway.test_housekeeping import log_lines
 from tests.gateway.test_transactions import COMMIT, begin, end
 from tests.gateway.tools import ok
 from tests.web.http import HTTP_PORT, HttpClient, api_endpoints
@@ -358,3 +359,25 @@ def test_a_job_ends_with_the_gateway(
     held.settle()
     assert job.state == "cancelled"
     assert job.done < job.expected
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_how_far_a_job_was_when_the_gateway_stopped_is_told(
+    held: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """After the next start nobody knows the job, and a client that looks for it is only told so."""
+    monkeypatch.setattr(bulk, "PIECE", 5)
+    handlers = {one.handler.__name__: one.handler for one in api_endpoints(held)}
+    token = preview(http, begin="now")["token"]
+    handlers["start_bulk"](Asker(None, "127.0.0.1"), bulk.ConfirmBody(token=token))
+    for _ in range(turns):
+        held.reactor.turn()
+    with log_lines() as lines:
+        held.service.stop()
+        held.restart()
+    changed = 24 - pending(http)
+    assert changed < 24
+    (line,) = [line for line in lines if " (abort): " in line]
+    assert f": {changed} messages are changed, of about 24;" in line
+    noted = [one for one in read_lines(held.data) if one["action"] == "abort"]
+    assert len(noted) == changed

@@ -39,6 +39,12 @@ FORMAT: Final = 1
 _HASH_SIZE: Final = 16
 _NUMBER_SIZE: Final = 8
 
+_OLDER: Final = "try an older one, with --number"
+_WAYS_OUT: Final = (
+    "begin a new backup in another folder; to restore, name an older one with --number"
+)
+"""What to do about a damaged backup: the second also when another one was to be made."""
+
 
 @dataclass(frozen=True)
 class Increment:
@@ -65,9 +71,10 @@ def is_chain(folder: Path) -> bool:
     return bool(_numbers(folder))
 
 
-def read_chain(folder: Path) -> list[Increment]:
-    """Return all backups of a folder, the oldest first.
+def read_chain(folder: Path, last: int | None = None) -> list[Increment]:
+    """Return the backups of a folder, the oldest first.
 
+    :param last: leave out those after the one of this number, which does not build on them.
     :raises DataFolderError: when they do not build on each other.
     """
     chain: list[Increment] = []
@@ -76,19 +83,21 @@ def read_chain(folder: Path) -> list[Increment]:
         try:
             found = msgspec.json.decode(path.read_bytes(), type=Increment)
         except OSError as error:
-            raise DataFolderError(f"{path} cannot be read: {error.strerror}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DataFolderError(
-                f"{path} is damaged ({error}): begin a new backup in another folder"
+                f"{path} cannot be read: {error.strerror}; {_WAYS_OUT}"
             ) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DataFolderError(f"{path} is damaged ({error}): {_WAYS_OUT}") from error
         if found.format != FORMAT:
             raise DataFolderError(f"{folder} was written by a later version of Tidegate")
         before = chain[-1].digest if chain else None
         if number != len(chain) or found.number != number or found.before != before:
             raise DataFolderError(
-                f"{folder}: backup {number:04} does not build on the one before it"
+                f"{folder}: backup {number:04} does not build on the one before it: {_WAYS_OUT}"
             )
         chain.append(found)
+        if number == last:
+            break
     return chain
 
 
@@ -146,7 +155,7 @@ def restore_changes(folder: Path, data: Path, number: int | None = None) -> int:
     :raises DataFolderError: when there is no such backup, or a page has changed since it was written.
     :raises StorageError: when the data folder could not be written.
     """
-    chain = read_chain(folder)
+    chain = read_chain(folder, number)
     if not chain:
         raise DataFolderError(f"{folder} has no backups")
     if number is not None and not 0 <= number < len(chain):
@@ -166,8 +175,7 @@ def restore_changes(folder: Path, data: Path, number: int | None = None) -> int:
             for page_number in range(last.pages):
                 if _hash(file.read(last.page_size)) != noted.read(_HASH_SIZE):
                     raise DataFolderError(
-                        f"{folder}: page {page_number} of backup {last.number:04} is damaged: "
-                        "try an older one, with --number"
+                        f"{folder}: page {page_number} of backup {last.number:04} is damaged: {_OLDER}"
                     )
         return last.pages * last.page_size
 
@@ -192,9 +200,9 @@ def _checked_hashes(folder: Path, one: Increment) -> Path:
         with path.open("rb") as file:
             digest, size = file_digest(file, sha256).hexdigest(), file.tell()
     except OSError as error:
-        raise DataFolderError(f"{path} cannot be read: {error.strerror}") from error
+        raise DataFolderError(f"{path} cannot be read: {error.strerror}; {_WAYS_OUT}") from error
     if size != one.pages * _HASH_SIZE or digest != one.digest:
-        raise DataFolderError(f"{path} is damaged: begin a new backup in another folder")
+        raise DataFolderError(f"{path} is damaged: {_WAYS_OUT}")
     return path
 
 
@@ -220,10 +228,10 @@ def _kept(folder: Path, one: Increment) -> Iterator[tuple[int, bytes]]:
             for _ in range(one.changed):
                 row = file.read(size)
                 if len(row) != size:
-                    raise DataFolderError(f"{path} is too short")
+                    raise DataFolderError(f"{path} is too short: {_OLDER}")
                 yield int.from_bytes(row[:_NUMBER_SIZE]), row[_NUMBER_SIZE:]
     except OSError as error:
-        raise DataFolderError(f"{path} cannot be read: {error.strerror}") from error
+        raise DataFolderError(f"{path} cannot be read: {error.strerror}; {_OLDER}") from error
 
 
 def _pages(data: Path, environment: lmdb.Environment, page_size: int) -> Iterator[bytes]:

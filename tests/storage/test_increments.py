@@ -166,6 +166,19 @@ def test_a_damaged_backup_is_refused(
     assert not (tmp_path / "again").exists()
 
 
+@pytest.mark.parametrize("harm", [flip, shorten, Path.unlink], ids=["flip", "shorten", "remove"])
+@pytest.mark.parametrize("kind", ["pages", "hashes", "json"])
+def test_those_before_a_damaged_one_can_be_restored(
+    chain: tuple[Path, list[Contents]], tmp_path: Path, harm: Callable[[Path], None], kind: str
+) -> None:
+    backups, held = chain
+    harm(backups / f"0005.{kind}")
+    for number in range(5):
+        assert restored(backups, tmp_path / f"again{number}", number) == held[number]
+    with pytest.raises(DataFolderError, match=r"an older one.* --number"):
+        restore_changes(backups, tmp_path / "again", 5)
+
+
 @pytest.mark.parametrize(
     ("name", "wrong"), [("page_size", "4096"), ("changed", None), ("pages", 1.5)]
 )

@@ -11,7 +11,7 @@ is in `meta`, and moves forward once all timers before it are in the table or do
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import chain, islice
@@ -66,7 +66,7 @@ _MANY = 1_000
 
 _FEW = 1_000
 """Keys of a topic that have left the inbox and are dropped one by one, in 2 ms. If there are more, all of its keys are
-gone through, some 10 ms where it has all of a full inbox."""
+gone through, some 10 ms where it has all of a full inbox. And the most topics that are rid of such keys together."""
 
 _NO_SEQUENCE = b"\xff" * 8
 
@@ -84,15 +84,14 @@ class Generation:
         self.heaps: defaultdict[bytes, list[bytes]] = defaultdict(list)
         """For each topic a heap of its keys."""
         self._spans: dict[bytes, list[bytes]] = {}
+        # Spans that were the first ones once. Their keys are heaps.
+        self._opened: dict[bytes, list[bytes]] = {}
         self._divided: set[bytes] = set()
-        # A heap of the names of spans, with some that are no longer there.
+        # A heap of the names of both, with some that are no longer there.
         self._names: list[bytes] = []
-        # The first span, once its first key was asked for, and a heap of its keys.
-        self._first_span = b""
-        self._front: list[bytes] = []
         # The names of spans that are still to move, and the keys that move next, in order.
         self._order: list[bytes] = []
-        self._back: list[bytes] = []
+        self._back: deque[bytes] = deque()
 
     def put(self, topic: bytes, key: bytes) -> None:
         """Add a key. Not after `set_out`."""
@@ -100,10 +99,8 @@ class Generation:
         name = key[:_SPAN]
         if name in self._divided:
             name = key[:_NARROW_SPAN]
-        if name < self._first_span:
-            self._close_first_span()
-        if name == self._first_span:
-            span = self._front
+        span = self._opened.get(name)
+        if span is not None:
             heappush(span, key)
         else:
             span = self._span(name)
@@ -118,34 +115,29 @@ class Generation:
             heappush(self._names, name)
         return span
 
-    def _close_first_span(self) -> None:
-        self._span(self._first_span).extend(self._front)
-        self._first_span, self._front = b"", []
-
     def _divide(self, name: bytes) -> None:
-        if name == self._first_span:
-            self._close_first_span()
         self._divided.add(name)
-        for key in self._spans.pop(name):
+        for key in self._opened.pop(name, None) or self._spans.pop(name):
             self._span(key[:_NARROW_SPAN]).append(key)
 
     def first(self, here: Container[bytes]) -> bytes:
         """Return the first key that is still in the inbox; empty when there is none. Keys before it are dropped."""
-        while True:
-            front = self._front
-            while front and front[0] not in here:
-                heappop(front)
-            if front:
-                return front[0]
-            if self._names:
-                self._first_span = heappop(self._names)
-                span = self._spans.pop(self._first_span, [])
-                self._front = [key for key in span if key in here]
-                heapify(self._front)
-            elif self._back:
-                self._front, self._back = self._back, []
-            else:
-                return b""
+        while self._names:
+            name = self._names[0]
+            if name in self._spans:
+                self._opened[name] = [key for key in self._spans.pop(name) if key in here]
+                heapify(self._opened[name])
+            heap = self._opened.get(name, [])
+            while heap and heap[0] not in here:
+                heappop(heap)
+            if heap:
+                return heap[0]
+            self._opened.pop(name, None)
+            heappop(self._names)
+        back = self._back
+        while back and back[0] not in here:
+            back.popleft()
+        return back[0] if back else b""
 
     def first_of(self, topic: bytes, here: Container[bytes]) -> bytes:
         """Return a topic's first key that is still in the inbox; empty when there is none. Keys before it are
@@ -164,28 +156,36 @@ class Generation:
         self.heaps.pop(topic, None)
         return b""
 
+    def topics_before(self, bound: bytes, here: Container[bytes]) -> list[bytes]:
+        """Return the topics with a key before `bound` that is still in the inbox. If many topics have keys there that
+        are not, some of them are returned too, until a later call."""
+        due: list[bytes] = []
+        gone: list[bytes] = []
+        for topic, heap in self.heaps.items():
+            if heap[0] < bound:
+                found = due if heap[0] in here else gone
+                found.append(topic)
+        due += (topic for topic in gone[:_FEW] if b"" < self.first_of(topic, here) < bound)
+        return due + gone[_FEW:]
+
     def set_out(self) -> None:
         """Begin to move: no other key will be added."""
-        self._order = sorted(self._spans)
+        self._order = sorted((*self._spans, *self._opened))
 
     def latest(self, count: int) -> list[bytes]:
         """Remove up to `count` of the latest keys, and return them in order; none when all have moved."""
-        while len(self._back) < count:
-            if self._order:
-                span = self._spans.pop(self._order.pop(), [])
-            elif self._front:
-                span, self._front = self._front, []
-            else:
-                break
-            self._back = sorted(span) + self._back
-        latest = self._back[-count:]
-        del self._back[-count:]
+        while self._order and len(self._back) < count:
+            name = self._order.pop()
+            span = self._spans.pop(name, None) or self._opened.pop(name, [])
+            self._back.extendleft(sorted(span, reverse=True))
+        latest = [self._back.pop() for _ in range(min(count, len(self._back)))]
+        latest.reverse()
         return latest
 
     @property
     def has_moved(self) -> bool:
         """Whether no key is left."""
-        return not (self._spans or self._front or self._back)
+        return not (self._spans or self._opened or self._back)
 
 
 class Inbox:
@@ -238,6 +238,7 @@ class Inbox:
         """Remove the timers that must now move into the table: those of the moving generation for which there is no
         room. Return them in the order of keys."""
         if self._moving.has_moved:
+            self._forget_moved()
             return []
         room = min(self._size, self._most_changes - self._changes)
         over = len(self._rows) - room
@@ -245,11 +246,14 @@ class Inbox:
         if count <= 0:
             return []
         latest = self._moving.latest(count)
-        if self._moving.has_moved:
-            # Its heaps have only keys that are gone.
-            self._moving = Generation()
+        self._forget_moved()
         taken = ((key, self.take(key)) for key in latest)
         return [(key, value) for key, value in taken if value is not None]
+
+    def _forget_moved(self) -> None:
+        """Drop the moving generation once it has moved: its heaps have only keys that are gone."""
+        if self._moving.heaps and self._moving.has_moved:
+            self._moving = Generation()
 
     def commit(self, changes: int) -> None:
         """Note that the batch is stored, and how many messages it accepted and fired."""
@@ -309,12 +313,11 @@ class Inbox:
         return earlier(*(one.first_of(topic, self._rows) for one in generations))
 
     def topics_before(self, bound: bytes, behind: bytes, most: int) -> set[bytes]:
-        """Return topics that have a timer here with a key before `bound`, or had one since `first_of` was asked: the
-        first ones by name behind a topic, at least `most` if there are so many. Some 5 ms where tens of thousands have
-        one."""
+        """Return topics that have a timer here with a key before `bound`: the first ones by name behind a topic, at
+        least `most` if there are so many. Some 5 ms where tens of thousands have one."""
         found: set[bytes] = set()
-        for heaps in (self._moving.heaps, self._gathering.heaps):
-            due = (topic for topic, heap in heaps.items() if topic > behind and heap[0] < bound)
+        for one in (self._moving, self._gathering):
+            due = (topic for topic in one.topics_before(bound, self._rows) if topic > behind)
             found.update(nsmallest(most, due))
         return found
 

@@ -188,6 +188,9 @@ def test_the_first_timers_are_known_whatever_comes_and_goes(
             timers.commit(2)
         assert sorted(timers.rows()) == sorted(stored.items())
         assert timers.first() == min(stored, default=b"")
+        bound = pack_u64(now_ms + 1_000)
+        due = {timer_topic(key) for key in stored if key < bound}
+        assert timers.topics_before(bound, b"", 2) == due
         for topic in topics:
             of_topic = (key for key in stored if timer_topic(key) == topic)
             assert timers.first_of(topic) == min(of_topic, default=b"")

@@ -76,6 +76,7 @@ class RemotingConnection(Protocol):
         self.congested = False
         self.host = pack_host(UNKNOWN_HOST, 0)
         self.address = ""
+        self.source = ""
         self.last_heard = 0.0
         self._opening = Opening()
         self._receive = self._open
@@ -97,6 +98,7 @@ class RemotingConnection(Protocol):
         peer = self.transport.getPeer()
         host = unmapped(peer.host)
         self.address = show_address(host, peer.port)
+        self.source = host
         self.host = pack_host(UNKNOWN_HOST if ":" in host else host, peer.port)
         self.transport.setTcpNoDelay(True)
         self._frames = FrameBuffer(self.factory.max_frame_size, HEADER_LIMIT)
@@ -118,7 +120,8 @@ class RemotingConnection(Protocol):
             self.log.info("closed {peer}: {error}", peer=self.address, error=str(error))
             self.close()
             return
-        # As upstream, messages are stored with the address that connected, even if it is a load balancer's.
+        # As upstream, messages are stored with the address that connected, even if it is a load balancer's. Policies
+        # are about that too, since anybody can send a header.
         self.address = opening.source or self.address
         if not is_known:
             self._note_unfinished(len(opening.rest))

@@ -27,7 +27,6 @@ from gateway.siblings import signed
 from gateway.taking_turns import TakingTurns
 from gateway.vouching import vouched
 from gateway.wire import properties as names
-from gateway.wire.addresses import host_of
 from gateway.wire.bodies import encode_cluster_info
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.codes import ResponseCode
@@ -201,7 +200,7 @@ class Front:
         # Fields that cannot be read as text end the connection here, before anything is counted.
         command.ext()
         if not self._is_open:
-            command = with_fields(command, vouched(host_of(client.address), self._key))
+            command = with_fields(command, vouched(client.source, self._key))
         held = _held_by(command)
         try:
             self._check_size(command, held)

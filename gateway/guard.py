@@ -10,7 +10,6 @@ from gateway.siblings import WORKERS, SharedAddress
 from gateway.users import SUBJECT, SUPER, User, Users, refused
 from gateway.vouching import FIELDS, vouched_host
 from gateway.wire.access_bodies import UserInfo
-from gateway.wire.addresses import host_of
 from gateway.wire.signatures import ACCESS_KEY, is_signed
 
 MAX_NEEDS = 20_000
@@ -87,7 +86,7 @@ class Guard:
         ext = command.ext()
         source = vouched_host(ext.get, self._key)
         if source is None:
-            source = host_of(call.peer.address)
+            source = call.peer.source
         else:
             # Its sender has not signed what the leader added.
             ext = {name: text for name, text in ext.items() if name not in FIELDS}

@@ -88,7 +88,9 @@ class Peer(Protocol):
     host: bytes
     """Address of the peer as a message's bornHost has it: IPv4 and port, 8 bytes."""
     address: str
-    """The same as `1.2.3.4:5678`."""
+    """The same as `1.2.3.4:5678`, for logs and texts; or what a PROXY header tells, which anybody can send."""
+    source: str
+    """The IP address that the connection itself came from. Policies are about it."""
     open: bool
     congested: bool
     """Whether the client does not read what was sent to it; further frames would only pile up."""

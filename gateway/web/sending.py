@@ -173,6 +173,7 @@ class _Local:
     def __init__(self, host: str) -> None:
         self.host = pack_host(UNKNOWN_HOST if ":" in host or not host else host, 0)
         self.address = f"{host}:0"
+        self.source = host
 
     def send(self, frame: bytes) -> None:
         """Write nothing: the call itself takes its answer."""

@@ -44,11 +44,6 @@ def parse_port(text: str) -> int:
     return int(text)
 
 
-def host_of(address: str) -> str:
-    """Return the host of an address that `show_address` has written."""
-    return address.rpartition(":")[0].strip("[]")
-
-
 def unmapped(host: str) -> str:
     """Return an address as it is, but an IPv4-mapped IPv6 address, as dual-stack sockets show it, as IPv4."""
     address = ipaddress.ip_address(host)

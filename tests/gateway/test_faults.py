@@ -322,6 +322,7 @@ class TestHandlers:
     def dispatch(self, handler: Any, **options: Any) -> list[Any]:
         class Sent:
             host, address = b"\x7f\0\0\1\0\0\0\1", "127.0.0.1:1"
+            source = "127.0.0.1"
             open, congested = True, False
 
             def __init__(self) -> None:

@@ -47,6 +47,7 @@ class Client:
 
     host = bytes(8)
     address = "192.0.2.7:50000"
+    source = "192.0.2.7"
     open = True
     congested = False
 

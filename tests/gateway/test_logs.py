@@ -34,6 +34,7 @@ def make(**settings: Any) -> Log:
 
 class Peer:
     host, address = b"\x7f\0\0\1\0\0\0\1", "192.0.2.7:5123"
+    source = "192.0.2.7"
     open, congested = True, False
 
     def send(self, frame: bytes) -> None:

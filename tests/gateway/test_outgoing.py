@@ -22,6 +22,7 @@ class FakePeer:
     def __init__(self) -> None:
         self.host = bytes(8)
         self.address = "1.2.3.4:5"
+        self.source = "1.2.3.4"
         self.open = True
         self.congested = False
         self.sent: list[Command] = []

@@ -133,12 +133,18 @@ def test_policies_by_address_are_about_the_sender_whoever_passes_a_request_on(
         connect = socket.create_connection
 
         def from_afar(address: tuple[str, int], timeout: float, *_: object) -> socket.socket:
-            return connect(address, timeout, (FAR, 0))
+            connection = connect(address, timeout, (FAR, 0))
+            connection.sendall(begin)
+            return connection
 
         monkeypatch.setattr(socket, "create_connection", from_afar)
         forged = {SENDER: "127.0.0.1", SENDER_PROOF: "forged"}
+        begin = b""
         for name in BY_ADDRESS:
             for more in ({}, forged):
                 refused = {paused(port, name, **more) for port in ports}
                 assert refused == {ResponseCode.NO_PERMISSION}
             assert pause_by_http(http_port, name) == 403
+        begin = b"PROXY TCP4 127.0.0.1 127.0.0.1 51000 9876\r\n"
+        for name in BY_ADDRESS:
+            assert {paused(port, name) for port in ports} == {ResponseCode.NO_PERMISSION}

@@ -526,6 +526,31 @@ def test_source_addresses(login: Login, root: SignedClient, host: str, may: bool
         assert f"from {host}, no matched policies." in (answer.remark or "")
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"PROXY TCP4 127.0.0.1 192.0.2.1 51000 9876\r\n",
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x7f\0\0\1\xc0\0\2\1\xc7\x38\x26\x94",
+    ],
+)
+@pytest.mark.parametrize("is_denied", [False, True])
+def test_nobody_chooses_a_source_address_by_a_header(
+    login: Login, root: SignedClient, header: bytes, is_denied: bool
+) -> None:
+    """Whoever connects can send a PROXY header with any address."""
+    client = login(host="192.0.2.7")
+    if is_denied:
+        ok(put_acl(root, "alice", "Topic:*", ["Get"]))
+        ok(put_acl(root, "alice", "Topic:T", ["Get"], "Deny", ips=["192.0.2.7"]))
+    else:
+        ok(put_acl(root, "alice", "Topic:T", ["Get"], ips=["127.0.0.1"]))
+    client.raw(header)
+    answer = client.ask(351, {"topic": "T"})
+    assert client.protocol.address == "127.0.0.1:51000"
+    assert is_refused(answer)
+    assert "from 192.0.2.7, " in (answer.remark or "")
+
+
 def test_without_authorization_a_name_is_enough(guarded: MemoryGateway, login: Login) -> None:
     login()
     guarded.stop()

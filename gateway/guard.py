@@ -83,13 +83,10 @@ class Guard:
         :raises RequestError: when no user did.
         """
         command = call.command
-        ext = command.ext()
-        source = vouched_host(ext.get, self._key)
-        if source is None:
-            source = call.peer.source
-        else:
-            # Its sender has not signed what the leader added.
-            ext = {name: text for name, text in ext.items() if name not in FIELDS}
+        told = command.ext()
+        source = vouched_host(told.get, self._key) or call.peer.source
+        # Its sender has not signed what a leader added. That may be another one, when a recorded request is sent again.
+        ext = {name: text for name, text in told.items() if name not in FIELDS}
         name = ext.get(ACCESS_KEY)
         if not name:
             raise refused("username cannot be null.")

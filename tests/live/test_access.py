@@ -17,7 +17,7 @@ from compat.java_tools import Mqadmin
 from gateway.client import RemotingClient
 from gateway.settings.network import WORKER_PORT_DISTANCE
 from gateway.wire.codes import RequestCode, ResponseCode
-from gateway.wire.signatures import SENDER, SENDER_PROOF
+from gateway.wire.signatures import ACCESS_KEY, SENDER, SENDER_PROOF, SIGNATURE, sign
 from tests.live.process import LIMIT_S, GatewayProcess
 
 pytestmark = pytest.mark.live
@@ -124,11 +124,16 @@ def test_policies_by_address_are_about_the_sender_whoever_passes_a_request_on(
                 assert {answer.code for answer in made} == {ResponseCode.SUCCESS}
 
         def paused(port: int, user: str, **more: str) -> int:
-            with RemotingClient("127.0.0.1", port, LIMIT_S, None, (user, "secret")) as client:
-                return client.ask(RequestCode.PAUSE_TOPIC, {"topic": "orders", **more}).code
+            ext = {"topic": "orders", ACCESS_KEY: user}
+            ext[SIGNATURE] = sign(ext, b"", b"secret")
+            with RemotingClient("127.0.0.1", port, LIMIT_S) as client:
+                return client.ask(RequestCode.PAUSE_TOPIC, ext | more).code
 
+        forged = {SENDER: "127.0.0.1", SENDER_PROOF: "forged"}
         for name in BY_ADDRESS:
-            assert {paused(port, name) for port in ports} == {ResponseCode.SUCCESS}
+            for more in ({}, forged):
+                done = {paused(port, name, **more) for port in ports}
+                assert done == {ResponseCode.SUCCESS}
             assert pause_by_http(http_port, name) == 200
         connect = socket.create_connection
 
@@ -138,7 +143,6 @@ def test_policies_by_address_are_about_the_sender_whoever_passes_a_request_on(
             return connection
 
         monkeypatch.setattr(socket, "create_connection", from_afar)
-        forged = {SENDER: "127.0.0.1", SENDER_PROOF: "forged"}
         begin = b""
         for name in BY_ADDRESS:
             for more in ({}, forged):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.process import StartError
+from gateway.vouching import vouched
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.signatures import is_signed, sign
 from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user
@@ -120,6 +121,14 @@ def test_fields_in_any_form_are_signed_as_text(guarded: MemoryGateway) -> None:
     answer = client.answer(1)
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS
+
+
+def test_what_a_leader_adds_is_not_signed(guarded: MemoryGateway) -> None:
+    """A request that a leader passed on may have been recorded, and is sent to another gateway."""
+    ext = {"AccessKey": ROOT}
+    ext["Signature"] = sign(ext, b"", ROOT_KEY.encode())
+    client = guarded.connect()
+    ok(client.ask(26, ext | vouched("192.0.2.7", b"the key of other workers")))
 
 
 def test_without_authentication_credentials_are_passed_over(gateway: MemoryGateway) -> None:

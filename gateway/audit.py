@@ -87,11 +87,11 @@ class AuditLog:
     @contextmanager
     def acting(self, actor: Actor) -> Iterator[None]:
         """Attribute all notes within the block to this actor."""
-        self.actor = actor
+        before, self.actor = self.actor, actor
         try:
             yield
         finally:
-            self.actor = GATEWAY
+            self.actor = before
 
     def note(self, action: str, /, **what: str | int | bool | None) -> None:
         """Write a line when the open batch is stored, or at once if none is open.

@@ -20,6 +20,9 @@ from storage import RestartNeededError, StorageError, StorageFullError, as_told
 REFUSED = "refused: {code} {remark}"
 """What the log says of a refusal at the level debug. C++ and Python clients show only that a send failed."""
 
+LAST_VERSION_WITHOUT_GO_AWAY = 475
+"""MQVersion V5_3_1: newer clients understand the answer GO_AWAY (NettyRemotingAbstract)."""
+
 
 class RequestError(Exception):
     """An error that is the answer to a request; the connection stays open.
@@ -218,6 +221,14 @@ def answer_failure(call: Call, error: Exception, log: Logger) -> None:
     else:
         log.failure("request {code} from {peer} failed", code=code, peer=peer)
         call.fail(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+
+def send_away(command: Command, peer: Peer) -> None:
+    """Answer a request that is not carried out because the gateway stops. Clients that do not understand the answer get
+    none: their connection closes."""
+    if command.version > LAST_VERSION_WITHOUT_GO_AWAY and not command.is_oneway:
+        remark = "the gateway is stopping"
+        peer.send(encode_response(command.opaque, ResponseCode.GO_AWAY, remark=remark))
 
 
 Handler = Callable[[Call], None]

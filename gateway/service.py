@@ -89,7 +89,7 @@ from gateway.quotas import Quotas
 from gateway.recurring import RecurringMessages
 from gateway.rescheduling import Rescheduling
 from gateway.resets import Resets
-from gateway.router import RequestError, Router
+from gateway.router import RequestError, Router, send_away
 from gateway.routes import Handlers, routes
 from gateway.service_manager import ServiceManager
 from gateway.setting_values import HostPort
@@ -103,8 +103,7 @@ from gateway.web.site import Api
 from gateway.web.table import compose, endpoints
 from gateway.wire.access_bodies import UserInfo
 from gateway.wire.addresses import VIP_CHANNEL_DISTANCE
-from gateway.wire.codes import ResponseCode
-from gateway.wire.commands import Command, encode_response
+from gateway.wire.commands import Command
 from gateway.wire.messages import pack_host
 from gateway.worker_folders import check_folder_of_one
 from recording.writer import Counts
@@ -115,9 +114,6 @@ MOST_PORTS_TRIED = 10
 
 LONGEST_GOODBYE = 3.0
 """Seconds that a stopping gateway waits for clients to take their last answers."""
-
-LAST_VERSION_WITHOUT_GO_AWAY = 475
-"""MQVersion V5_3_1: newer clients understand the answer GO_AWAY (NettyRemotingAbstract)."""
 
 LEADER_LOOK_SECONDS = 1.0
 """Seconds between a worker's checks that its leader is still there. With each it writes a sign of life."""
@@ -465,9 +461,8 @@ class Gateway:
         elif not self._stopping:
             self._router.dispatch(command, connection)
             self.broker.committer.settle()
-        elif command.version > LAST_VERSION_WITHOUT_GO_AWAY and not command.is_oneway:
-            remark = "the gateway is stopping"
-            connection.send(encode_response(command.opaque, ResponseCode.GO_AWAY, remark=remark))
+        else:
+            send_away(command, connection)
 
     def _on_disconnect(self, connection: RemotingConnection) -> None:
         self.broker.outgoing.disconnected(connection)

@@ -4,59 +4,100 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from twisted.logger import Logger
 
 from gateway.reactor import Reactor
-from gateway.router import Call, answer_failure, overloaded
+from gateway.router import Call, answer_failure, overloaded, send_away
 
 MOST = 1_000
 """Requests under way at once. More are refused: a client could send any number before the first is answered."""
 
 
+class _Work(NamedTuple):
+    """A request under way, and whether it is carried out though its client has left."""
+
+    steps: Iterator[None]
+    call: Call
+    changes: bool
+
+
 class Steps:
     """Does such work one step a turn of the reactor, for one request after the other, and none in the turn in which the
-    request arrived: with it, requests of hundreds of other clients may have arrived."""
+    request arrived: with it, requests of hundreds of other clients may have arrived. Only a change is made at once, if
+    nothing else is done in that turn."""
 
     log = Logger()
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
-        self._under_way: deque[tuple[Iterator[None], Call]] = deque()
+        self._under_way: deque[_Work] = deque()
+        self._is_busy = False  # whether work is under way, or was done in this turn
 
     def begin(self, steps: Iterator[None], call: Call) -> None:
-        """Do the work, whose last step answers. Once the client is gone, no further step is done.
+        """Do work that changes nothing, whose last step answers. Once the client is gone, no further step is done.
 
         :raises RequestError: when too many requests are under way.
         """
-        if len(self._under_way) >= MOST:
-            raise overloaded("requests of this kind under way", MOST)
-        call.shed()
-        self._under_way.append((steps, call))
-        if len(self._under_way) == 1:
-            self._reactor.callLater(0, self._go_on)
+        self._add(_Work(steps, call, changes=False))
 
     def once(self, work: Callable[[], None], call: Call) -> None:
-        """Do work of a single step, which answers.
+        """Do work of a single step, which answers and changes nothing.
 
         :raises RequestError: as `begin`.
         """
+        self._add(_Work(_single(work), call, changes=False))
 
-        def steps() -> Iterator[None]:
+    def change(self, work: Callable[[], None], call: Call) -> None:
+        """Do work of a single step, which changes something and answers: at once if no other is under way or was done
+        in this turn, so that what the client sent behind the request comes after it. As elsewhere, what a client sent
+        before it left is carried out.
+
+        :raises RequestError: as `begin`, and what `work` raises at once.
+        """
+        if self._is_busy:
+            self._add(_Work(_single(work), call, changes=True))
+        else:
+            self._go_on_next_turn()
             work()
-            yield from ()
 
-        self.begin(steps(), call)
+    def stop(self) -> None:
+        """Do no further step: the gateway stops. The clients are sent elsewhere."""
+        for work in self._under_way:
+            send_away(work.call.command, work.call.peer)
+        self._under_way.clear()
+
+    def _add(self, work: _Work) -> None:
+        if len(self._under_way) >= MOST:
+            raise overloaded("requests of this kind under way", MOST)
+        work.call.shed()
+        self._under_way.append(work)
+        if not self._is_busy:
+            self._go_on_next_turn()
+
+    def _go_on_next_turn(self) -> None:
+        self._is_busy = True
+        self._reactor.callLater(0, self._go_on)
 
     def _go_on(self) -> None:
-        steps, call = self._under_way.popleft()
-        while self._under_way and not call.peer.open:
-            steps, call = self._under_way.popleft()
+        self._is_busy = False
+        while self._under_way:
+            work = self._under_way.popleft()
+            if work.changes or work.call.peer.open:
+                self._go_on_next_turn()
+                self._do_step(work)
+                return
+
+    def _do_step(self, work: _Work) -> None:
         try:
-            for _ in steps if call.peer.open else ():
-                self._under_way.append((steps, call))
+            for _ in work.steps:
+                self._under_way.append(work)
                 break
         except Exception as error:  # noqa: BLE001 - the router has handled the request
-            answer_failure(call, error, self.log)
-        if self._under_way:
-            self._reactor.callLater(0, self._go_on)
+            answer_failure(work.call, error, self.log)
+
+
+def _single(work: Callable[[], None]) -> Iterator[None]:
+    work()
+    yield from ()

@@ -70,6 +70,7 @@ class Timers:
     ) -> None:
         self._broker = broker
         self._steps = Steps(reactor)
+        broker.committer.once_stopped(self._steps.stop)
         self._store = broker.store
         self._pending = pending
         self._rescheduling = rescheduling
@@ -179,7 +180,7 @@ class Timers:
         call.answer(body=msgspec.json.encode(PausedTopics(topics)))
 
     def _in_turn(self, call: Call, change: Callable[[], msgspec.Struct]) -> None:
-        """Change many messages, up to 100 ms of work, in a turn of its own. Answer with what `change` returns."""
+        """Change many messages, up to 100 ms of work, one such change a turn. Answer with what `change` returns."""
 
         def make() -> None:
             with self._broker.audit.acting(call):
@@ -188,7 +189,7 @@ class Timers:
                 finally:
                     self._broker.committer.settle()
 
-        self._steps.once(make, call)
+        self._steps.change(make, call)
 
     def _answer(self, call: Call, body: msgspec.Struct) -> None:
         """Answer once the change is on disk."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway import pending
+from gateway.audit import read_lines
 from gateway.bulk import BulkChanges
 from gateway.pending import PendingMessages
 from gateway.rescheduling import Rescheduling
@@ -489,6 +490,17 @@ def test_nobody_who_names_one_that_cannot_be_read_is_told_that_there_is_none(
         assert client.abort(topic="orders", key="none")[0]["outcome"] == "unknown"
 
 
+BY_KEY = {"topic": "orders", "key": "k"}
+MANY = {"topic": "orders"}
+CHANGES = [
+    (RequestCode.ABORT_TIMERS, BY_KEY),
+    (RequestCode.RESCHEDULE_TIMERS, {**BY_KEY, "delay": "1"}),
+    (RequestCode.BULK_CHANGE_TIMERS, {**MANY, "action": "abort"}),
+    (RequestCode.BULK_CHANGE_TIMERS, {**MANY, "action": "reschedule", "delay": "1"}),
+]
+"""Requests that change many messages, and wait for a turn while others have theirs."""
+
+
 class TestManyAtOnce:
     """A page of a thousand messages takes 20 ms, and hundreds of clients may ask for one in the same turn."""
 
@@ -515,34 +527,102 @@ class TestManyAtOnce:
         return looks
 
     @pytest.mark.parametrize(
-        ("code", "ext"),
+        ("code", "ext", "changes"),
         [
-            (RequestCode.LOOK_UP_TIMERS, {"topic": "orders"}),
-            (RequestCode.ABORT_TIMERS, {"topic": "orders", "key": "k"}),
-            (RequestCode.RESCHEDULE_TIMERS, {"topic": "orders", "key": "k", "delay": "1"}),
-            (RequestCode.BULK_CHANGE_TIMERS, {"action": "count", "topic": "orders"}),
-            (RequestCode.BULK_CHANGE_TIMERS, {"action": "abort", "topic": "orders"}),
-            (
-                RequestCode.BULK_CHANGE_TIMERS,
-                {"action": "reschedule", "topic": "orders", "delay": "1"},
-            ),
+            (RequestCode.LOOK_UP_TIMERS, {"topic": "orders"}, False),
+            (RequestCode.BULK_CHANGE_TIMERS, {"action": "count", "topic": "orders"}, False),
+            *((code, ext, True) for code, ext in CHANGES),
         ],
     )
-    def test_one_has_its_turn_at_a_time_and_who_is_gone_none(
-        self, gateway: MemoryGateway, looks: list[object], code: int, ext: dict[str, str]
+    def test_one_has_its_turn_at_a_time_and_who_is_gone_has_only_changes_made(
+        self,
+        gateway: MemoryGateway,
+        looks: list[object],
+        code: int,
+        ext: dict[str, str],
+        *,
+        changes: bool,
     ) -> None:
         schedule(gateway.connect(), "ID1", 60_000)
         clients = [gateway.connect() for _ in range(5)]
         asked = [client.send(code, ext) for client in clients]
-        assert looks == []
+        # The first change need not wait: its client's next request comes after it.
+        assert len(looks) == (1 if changes else 0)
         clients.pop(2).disconnect()
         asked.pop(2)
-        before = 0
+        before = len(looks)
         while gateway.reactor.turn():
             assert len(looks) - before <= 1
             before = len(looks)
-        assert before == 4
+        assert before == (5 if changes else 4)
         for client, opaque in zip(clients, asked, strict=True):
             answer = client.answer(opaque)
             assert answer is not None
             assert answer.code == ResponseCode.SUCCESS
+
+    def test_a_change_waits_too_in_the_turn_in_which_another_had_its_own(
+        self, gateway: MemoryGateway, looks: list[object]
+    ) -> None:
+        clients = [gateway.connect() for _ in range(3)]
+        for client in clients[:2]:
+            client.send(RequestCode.ABORT_TIMERS, BY_KEY)
+        gateway.reactor.turn()
+        assert len(looks) == 2
+        clients[2].send(RequestCode.ABORT_TIMERS, BY_KEY)
+        assert len(looks) == 2
+        gateway.reactor.turn()
+        assert len(looks) == 3
+
+    @pytest.mark.parametrize("leaves", [False, True], ids=["oneway", "gone"])
+    @pytest.mark.parametrize(("code", "ext"), CHANGES)
+    def test_a_change_is_made_though_its_client_waits_for_no_answer(
+        self, gateway: MemoryGateway, code: int, ext: dict[str, str], *, leaves: bool
+    ) -> None:
+        clients = [gateway.connect() for _ in range(3)]
+        schedule(clients[0], "ID1", 60_000, KEYS="k")
+        clients[0].send(RequestCode.ABORT_TIMERS, {"topic": "orders", "key": "other"})
+        clients[1].send(code, ext, oneway=not leaves)
+        clients[1].disconnect()
+        gateway.settle()
+        [found] = clients[2].look_up(id="ID1", state="any")
+        assert found["rescheduledMs"] or found["state"] == "aborted"
+        [line] = read_lines(gateway.data)
+        assert line["from"] == clients[1].protocol.address
+
+    @pytest.mark.parametrize(("code", "ext"), CHANGES)
+    def test_what_is_sent_behind_a_change_comes_after_it(
+        self, gateway: MemoryGateway, client: MemoryClient, code: int, ext: dict[str, str]
+    ) -> None:
+        schedule(client, "old", 60_000, KEYS="k")
+        client.send(code, ext)
+        schedule(client, "new", 60_000, KEYS="k")
+        [found] = client.look_up(id="new")
+        assert (found["dueMs"], found["rescheduledMs"]) == (START_MS + 60_000, 0)
+        if "delay" not in ext:
+            assert client.look_up(id="old") == []
+
+    @pytest.mark.parametrize("version", [513, 475])
+    @pytest.mark.parametrize(("code", "ext"), CHANGES)
+    def test_none_is_made_once_the_gateway_stops(
+        self, gateway: MemoryGateway, code: int, ext: dict[str, str], version: int
+    ) -> None:
+        clients = [gateway.connect() for _ in range(4)]
+        schedule(clients[0], "ID1", 60_000, KEYS="k")
+        asked = [clients[0].send(RequestCode.ABORT_TIMERS, {"topic": "orders", "key": "other"})]
+        asked += [client.send(code, ext, version=version) for client in clients[1:]]
+        clients.pop().disconnect()
+        stopped = gateway.service.stop()
+        first, *others = [
+            client.answer(opaque) for client, opaque in zip(clients, asked, strict=False)
+        ]
+        assert first is not None
+        assert first.code == ResponseCode.SUCCESS
+        told = [other and (other.code, other.remark) for other in others]
+        refused = (ResponseCode.GO_AWAY, "the gateway is stopping") if version > 475 else None
+        assert told == [refused] * 2
+        gateway.settle()
+        assert stopped.called
+        assert list(read_lines(gateway.data)) == []
+        gateway.start()
+        [found] = gateway.connect().look_up(id="ID1")
+        assert found["rescheduledMs"] == 0

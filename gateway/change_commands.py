@@ -124,10 +124,14 @@ class _Selection:
                 count += step.messages
         except BaseException as error:  # also Ctrl-C: those moved with --by must not be moved twice
             told = f"{counted(count, 'message')} {done}"
-            if isinstance(error, RefusalError):
-                tell(f"{told} before a step was refused")
-            else:
+            if not isinstance(error, RefusalError):
                 tell(f"{told}, and perhaps more: the last step was not answered")
+            elif error.may_have_changed:
+                tell(
+                    f"{told}, and perhaps more: the last step may have been made, at least in part"
+                )
+            else:
+                tell(f"{told} before a step was refused")
             raise
         display.changed(count, done, as_json=as_json)
 

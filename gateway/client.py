@@ -20,6 +20,7 @@ from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
 from gateway.wire.pending_bodies import (
+    MAY_HAVE_CHANGED,
     AbortAnswer,
     AbortOutcome,
     BulkAnswer,
@@ -216,7 +217,14 @@ def tls_context(authority: Path | None) -> ssl.SSLContext:
 
 
 class RefusalError(Exception):
-    """The server answered a request with an error. The text is one line: its code and remark."""
+    """The server answered a request with an error. The text is one line: its code and remark.
+
+    :param may_have_changed: whether a change may have been made nevertheless, in whole or in part.
+    """
+
+    def __init__(self, text: str, *, may_have_changed: bool = False) -> None:
+        super().__init__(text)
+        self.may_have_changed = may_have_changed
 
 
 def look_up(client: RemotingClient, **asked: str | int | None) -> HeldPage:
@@ -315,7 +323,8 @@ def ask_for(
         return msgspec.json.decode(answer.body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RefusalError(
-            f"the server's answer is not understood: {error}; is it of another version?"
+            f"the server's answer is not understood: {error}; is it of another version?",
+            may_have_changed=True,
         ) from None
 
 
@@ -333,5 +342,8 @@ def successful(answer: Command) -> Command:
             remark += "; only a Tidegate gateway answers this request"
         if remark == "username cannot be null.":  # a RocketMQ broker's text too
             remark += " Give a user's --access-key and --secret-key"
-        raise RefusalError(f"the server refused (code {answer.code}): {remark}")
+        raise RefusalError(
+            f"the server refused (code {answer.code}): {remark}",
+            may_have_changed=answer.ext().get(MAY_HAVE_CHANGED) == "true",
+        )
     return answer

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from gateway.config import Config
 from gateway.connection import RemotingFactory
 from gateway.link import Link
-from gateway.merging import MERGES, ONE_WORKER, WHERE_IT_RECURS, Merge, Whole, unserved
+from gateway.merging import IN_PART, MERGES, ONE_WORKER, WHERE_IT_RECURS, Merge, Whole, unserved
 from gateway.outgoing import MAX_OPAQUE, Outgoing
 from gateway.recurring_orders import asks_to_recur
 from gateway.router import Peer, RequestError, check_number, overloaded
@@ -401,5 +401,9 @@ class Question:
             whole = self._merge.decide(answers, self._command)
         except Exception as error:  # noqa: BLE001 - without an answer the request would count as waiting for ever
             self.log.failure("the answers to request {code} have no whole", code=self._command.code)
-            whole = Whole(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+            whole = Whole(
+                code=ResponseCode.SYSTEM_ERROR,
+                remark=f"{type(error).__name__}: {error}",
+                ext=IN_PART if self._merge.changes else None,
+            )
         self._answer(whole)

@@ -20,6 +20,7 @@ from gateway.wire.commands import Command
 from gateway.wire.cursors import join_cursors
 from gateway.wire.headers import ListRecurring, LookUpTimers, NextRecurring
 from gateway.wire.pending_bodies import (
+    MAY_HAVE_CHANGED,
     AbortAnswer,
     BulkAnswer,
     HeldPage,
@@ -38,6 +39,10 @@ _Body = TypeVar("_Body")
 _Results = TypeVar("_Results", AbortAnswer, RescheduleAnswer)
 
 
+IN_PART: Final[Mapping[str, str]] = {MAY_HAVE_CHANGED: "true"}
+"""The fields of a refusal, though some workers may have made their part of the change."""
+
+
 class Part(NamedTuple):
     """A worker's answer with code SUCCESS. `broker` is the worker's name."""
 
@@ -53,7 +58,7 @@ class Whole(NamedTuple):
     """The one answer that the workers' answers make together."""
 
     body: bytes = b""
-    ext: dict[str, str] | None = None
+    ext: Mapping[str, str] | None = None
     code: int = ResponseCode.SUCCESS
     remark: str | None = None
 
@@ -91,16 +96,19 @@ class Merge(NamedTuple):
             return Whole(
                 code=ResponseCode.SERVICE_NOT_AVAILABLE,
                 remark=unanswered(silent, len(answers), changed),
+                ext=IN_PART if changed is not None else None,
             )
         refusals = [one for one in given.items() if one[1].code != ResponseCode.SUCCESS]
         objections = [one for one in refusals if one[1].code not in self.absent]
         if parts and not (self.needs_all and objections):
             return self.make(parts, command)
         broker, refusal = (objections or refusals)[0]
-        remark = refusal.remark
+        remark, ext = refusal.remark, refusal.ext()
         if done:
             remark = refused_by(broker, remark or "", changed)
-        return Whole(refusal.body, refusal.ext(), refusal.code, remark)
+        if changed:
+            ext = {**ext, **IN_PART}
+        return Whole(refusal.body, ext, refusal.code, remark)
 
 
 def unserved(lacking: Sequence[str], number: int) -> str:

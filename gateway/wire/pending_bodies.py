@@ -9,6 +9,9 @@ import msgspec
 MAX_CHANGED_BY_KEY: Final = 1_000
 """Most messages that one abort or reschedule by key takes on."""
 
+MAY_HAVE_CHANGED: Final = "mayHaveChanged"
+"""The field `true` of a refusal of several workers: some may have made their part of the change."""
+
 
 class HeldMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A message in the result of a look-up. Times are epoch ms; `body_size` is bytes.

@@ -193,6 +193,30 @@ class TestBulk:
             "tidegate: the server refused (code 13): too far (setting max_delay)\n"
         )
 
+    @pytest.mark.parametrize("is_read", [True, False], ids=["workers", "another version"])
+    def test_a_refused_step_of_which_workers_may_have_made_their_part_may_have_changed_more(
+        self, tidegate: Tidegate, *, is_read: bool
+    ) -> None:
+        def refuse_in_part(command: Command) -> bytes:
+            if not is_read:
+                return success(command, [])
+            return encode_response(
+                command.opaque,
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                remark="1 of 2 workers do not answer",
+                ext={"mayHaveChanged": "true"},
+            )
+
+        with FakeGateway(step(2_000), step(999, "C1"), refuse_in_part) as gateway:
+            run = tidegate(
+                *("reschedule", "--server", gateway.server, *SELECTION, "--by", "+1h", "--yes"),
+            )
+        assert (run.status, run.out) == (1, "")
+        assert run.err.startswith(
+            "999 messages rescheduled, and perhaps more: the last step may have been made, at least in part\n"
+            "tidegate: the server"
+        )
+
     @pytest.mark.parametrize("word", ["n\n", "\n"])
     def test_no_is_no(self, tidegate: Tidegate, answer: Callable[[str], None], word: str) -> None:
         answer(word)

@@ -479,13 +479,16 @@ def test_answers_that_cannot_be_merged_hold_nothing_up(failures: list[str]) -> N
     for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
         shared.joined(broker, port)
     workers: list[RemotingConnection] = []
-    for opaque in (1, 3, 5):
-        shared.ask_for(client, RequestCode.LOOK_UP_TIMERS, {}, body=bytes(15 << 20))
+    look_up, abort = RequestCode.LOOK_UP_TIMERS, RequestCode.ABORT_TIMERS
+    for opaque, code in ((1, look_up), (3, look_up), (5, abort)):
+        shared.ask_for(client, code, {}, body=bytes(15 << 20))
         workers = workers or [shared.connected(number) for number in (0, 1)]
         for number, worker in enumerate(workers):
             worker.dataReceived(encode_response(opaque + number, ResponseCode.SUCCESS, body=b"?"))
     assert [answer.code for answer in client.answers] == [ResponseCode.SYSTEM_ERROR] * 3
     assert {answer.remark[:11] for answer in client.answers if answer.remark} == {"DecodeError"}
+    fields = [answer.ext() for answer in client.answers]
+    assert fields == [{}, {}, {"mayHaveChanged": "true"}]
     assert len(failures) == 3
     failures.clear()
 

@@ -382,16 +382,25 @@ class TestWhoAnswers:
             "1 of 3 workers do not answer (broker-a-1) and may still make the change; done by broker-a-0, broker-a-2: "
             "check what has changed before you ask again"
         )
+        assert refused.ext == {"mayHaveChanged": "true"}
         shared.out = set()
         with commits_fail(shared.gateways[1]):
             refused = shared.try_ask(RequestCode.PAUSE_TOPIC, topic="orders")
         assert (refused.remark or "").startswith("broker-a-1 refused: ")
         assert (refused.remark or "").endswith("; done by broker-a-0, broker-a-2")
+        assert refused.ext == {"mayHaveChanged": "true"}
+
+    def test_a_change_that_all_refuse_has_changed_nothing(self, shared: Shared) -> None:
+        asked = {"topic": "orders", "action": "reschedule"}
+        refused = shared.try_ask(RequestCode.BULK_CHANGE_TIMERS, **asked)
+        assert (refused.remark or "").startswith("name the new time by one of ")
+        assert not refused.ext
 
     def test_a_count_that_one_lacks_has_changed_nothing(self, shared: Shared) -> None:
         shared.out = {1}
         refused = shared.try_ask(RequestCode.BULK_CHANGE_TIMERS, topic="orders", action="count")
         assert refused.remark == "1 of 3 workers do not answer (broker-a-1); ask again"
+        assert not refused.ext
 
     def test_the_worker_is_named_that_refuses_what_others_answer(self) -> None:
         """An example is a user that one of the workers does not have."""

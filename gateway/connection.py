@@ -45,7 +45,8 @@ CLOSED_AT_ONCE = 100
 closed. When a network is cut off, many connections fall silent together."""
 
 UNSENT_OF_ALL = 8
-"""How many times `max_unsent_bytes` may wait for all clients together."""
+"""How many times `max_unsent_bytes` may wait for all clients together. What waits for each client before its transport
+pauses does not count: some 64 KiB there, and up to `MOST_UNWRITTEN_BYTES` that were gathered for it."""
 
 UNKNOWN_HOST = "127.0.0.1"
 """The host that messages show for an IPv6 peer: old clients (C++, Go) cannot read longer addresses."""
@@ -61,8 +62,9 @@ class RemotingConnection(Protocol):
 
     While a client does not read its answers, the gateway does not read its requests either: the transport pauses this
     connection, its streaming producer, when its output is full. Requests received before that wait until the client
-    reads on, so memory grows on neither side. What others send to the client meanwhile may not exceed
-    `max_unsent_bytes`. Nor is anything read while requests that came together wait for their turn.
+    reads on, so memory grows on neither side. What is sent to the client meanwhile, by others too, may not exceed
+    `max_unsent_bytes`; what filled the output does not count. Nor is anything read while requests that came together
+    wait for their turn.
 
     All frames that are sent to it in one turn are written by one system call: see `Unwritten`.
     """
@@ -87,7 +89,7 @@ class RemotingConnection(Protocol):
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
         self._has_backlog = False  # whether the transport may hold unwritten bytes
-        self.unsent = 0
+        self.unsent = 0  # bytes that were sent since the transport has paused
         self._taken = 0
         self.unfinished = 0
         self._is_behind = False  # whether received frames wait for the next turn
@@ -456,8 +458,8 @@ class RemotingFactory(ServerFactory):
             self._free(self._unfinished - limit, limit, attrgetter("unfinished"), why)
 
     def note_unsent(self, change: int) -> None:
-        """Count the bytes that wait for clients to read them. Close the connections of those for whom most wait when
-        they exceed `UNSENT_OF_ALL` times `max_unsent_bytes`."""
+        """Count the bytes that were sent to clients while these did not read. Close the connections of those for whom
+        most wait when they exceed `UNSENT_OF_ALL` times `max_unsent_bytes`."""
         self._unsent += change
         limit = UNSENT_OF_ALL * self.max_unsent_bytes
         if change > 0 and self._unsent > limit:

@@ -77,9 +77,9 @@ class LimitSettings(SettingsGroup):
     max_unsent_bytes: Size = setting(
         64 * 1024**2,
         _LIMITS,
-        "Maximum number of bytes that wait for one client to read them; above it, the connection is closed. "
-        "While any wait, nothing more is read from that client. Above eight times as many for all clients "
-        "together, the connections of those for whom most wait are closed.",
+        "Maximum number of bytes that wait for one client to read them, beyond the first 64 to 128 KiB; above it, "
+        "the connection is closed. While any wait, nothing more is read from that client. Above eight times as "
+        "many for all clients together, the connections of those for whom most wait are closed.",
         unit="bytes",
         live=True,
         least=1024**2,

@@ -112,7 +112,8 @@ class Verdict(msgspec.Struct, kw_only=True):
 def recorded_twice(messages: DataFrame) -> int:
     """Count the sends that occur more than once because two recordings have the same traffic.
 
-    A client that repeats a send because it got no answer gives it another born time.
+    A capture and a commit log are no such two: they record different things of the same message. A client that
+    repeats a send because it got no answer gives it another born time.
 
     :param messages: rows of `messages.MESSAGES`.
     """
@@ -124,10 +125,15 @@ def recorded_twice(messages: DataFrame) -> int:
     accepted = messages.where((f.col("born_ms") > 0) & (is_accepted | is_logged))
     # A log has a message again when it has fired; the log of another folder, such as a slave's, has a copy.
     place = f.struct(f.coalesce(_log(), "file").alias("recording"), "connection")
-    sends = accepted.groupBy("message_id", "topic", "born_ms").agg(
-        f.min(place).alias("first"), f.max(place).alias("last")
-    )
-    return sends.where("message_id is not null and first <> last").count()
+
+    def in_two(event: str) -> Column:
+        at = f.when(f.col("event") == event, place)
+        return f.coalesce(f.min(at) != f.max(at), f.lit(False))
+
+    # A log may lie in several folders: one of them has a message that waits, another the same one as it fired.
+    is_twice = in_two("sent") | in_two("parked") | in_two("stored")
+    sends = accepted.groupBy("message_id", "topic", "born_ms").agg(is_twice.alias("is_twice"))
+    return sends.where("message_id is not null and is_twice").count()
 
 
 def _refused(messages: DataFrame) -> int:

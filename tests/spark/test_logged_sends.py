@@ -11,9 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
+from gateway.wire.commands import encode_command, encode_response
 from gateway.wire.messages import Message, decode_message
 from gateway.wire.properties import find, parse
+from spark_jobs.capture import FROM_CLIENT, FROM_SERVER, OPENED
 from spark_jobs.command import main
+from spark_jobs.firing import recorded_twice
 from spark_jobs.ingest import ingest, read_table
 from spark_jobs.logged_sends import send_of
 from spark_jobs.messages import DEFAULT_LEVELS
@@ -22,7 +25,7 @@ from spark_jobs.rewriting import Rewriter, Rules, new_id
 from spark_jobs.sources import read_sends
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, bodies
-from tests.spark.making import log_bytes
+from tests.spark.making import capture_bytes, log_bytes
 from tests.spark.recorded import replay
 
 SCHEDULE, WHEEL = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
@@ -199,3 +202,33 @@ def test_a_log_and_its_copy_are_told(
     with suppress(SystemExit):
         main(["verify", str(tables)])
     assert "it cannot be told which messages were doubled" in capsys.readouterr().out
+
+
+def test_a_capture_and_a_log_of_the_same_messages_are_not_the_same_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Nor are the folders of a log that lies in several: a message waits in one and has fired in another."""
+    rows = [
+        row for batch in read_sends(log_file(tmp_path), 0, 1 << 40) for row in batch.to_pylist()
+    ]
+    records = [(STORED_MS, 1, OPENED, b"broker")]
+    for number, row in enumerate(rows):
+        asked = encode_command(row["code"], number, ext=dict(row["ext"]), body=row["body"])
+        records.append((row["asked_ns"], 1, FROM_CLIENT, asked))
+        records.append((row["asked_ns"] + 1, 1, FROM_SERVER, encode_response(number, 0)))
+    (tmp_path / "a.capture").write_bytes(capture_bytes(records))
+    later = [("orders", b"other", properties(KEYS[7])), LOG[5]]  # born when the parked one was
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / f"{1 << 30:020}").write_bytes(log_bytes(later, 1 << 30))
+    ingest(spark, [tmp_path], tmp_path / "tables", levels=DEFAULT_LEVELS)
+    events = read_table(spark, tmp_path / "tables", "messages")
+    of_one = events.where(f"message_id = '{KEYS[1]}' and born_ms = 1000001")
+    assert sorted(row["event"] for row in of_one.collect()) == ["parked", "sent", "stored"]
+    assert recorded_twice(events) == 0
+    sent = events.where("event = 'sent'").count()
+    assert sent == len(SENT) - 1, "the last is a recall"
+    shutil.copytree(tmp_path / "more", tmp_path / "slave")
+    shutil.copy(tmp_path / "a.capture", tmp_path / "b.capture")
+    both = tmp_path / "both"
+    ingest(spark, [tmp_path], both, levels=DEFAULT_LEVELS)
+    assert recorded_twice(read_table(spark, both, "messages")) == sent + 1

@@ -82,6 +82,8 @@ _NO_LOGS: Final = frozenset(
     {"consumequeue", "consumequeue_ext", "batchconsumequeue", "timerlog", "compaction"}
 )
 """Folders of a broker's store whose files are named like commit logs, but are none."""
+_LOST_AND_FOUND: Final = "lost+found"
+"""The folder in a new file system (ext4), which only root may read."""
 _CAPTURE_START: Final = b"tidegate capture"
 _COMPRESSED: Final = frozenset({".gz", ".bz2", ".zst", ".lz4"})
 """Suffixes of compressed files; recorders, or people who archive recordings, may compress them."""
@@ -136,12 +138,13 @@ def find_sources(paths: Iterable[Path]) -> list[Source]:
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    """Yield all files below a folder. Raises OSError if a folder there cannot be read."""
+    """Yield all files below a folder, but for a `lost+found`. Raises OSError if another folder there cannot be read."""
 
     def refuse(error: OSError) -> None:
         raise error
 
-    for place, _, names in os.walk(folder, onerror=refuse):
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if name != _LOST_AND_FOUND]
         yield from filter(Path.is_file, (Path(place, name) for name in names))
 
 

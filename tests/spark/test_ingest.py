@@ -337,6 +337,25 @@ def test_a_folder_that_may_not_be_read_is_not_passed_over() -> None:
             os.seteuid(0)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_folder_of_recordings_may_be_a_file_system_of_its_own() -> None:
+    """Then it has a folder that only root may read."""
+    with TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        shutil.copy(RECORDED / "cpp.capture", place)
+        lost = Path(place, "lost+found")
+        lost.mkdir(mode=0o700)
+        shutil.copy(RECORDED / "cpp.capture", lost / "#12")
+        os.seteuid(65534)
+        try:
+            [found] = find_sources([Path(place)])
+        finally:
+            os.seteuid(0)
+        assert Path(found.path).name == "cpp.capture"
+        [found] = find_sources([lost])
+        assert Path(found.path).name == "#12"
+
+
 def test_files_of_a_run_may_be_named_in_any_order(spark: SparkSession, tmp_path: Path) -> None:
     asked, answered = exchange(1)
     opening = (1, 1, OPENED, b"broker")

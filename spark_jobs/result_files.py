@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ def check(file: Path) -> None:
             file.open("ab").close()
             return
         unfinished = _unfinished(file)
+        unfinished.unlink(missing_ok=True)
         unfinished.open("ab").close()
         unfinished.unlink()
     except OSError as error:
@@ -37,7 +39,7 @@ def write(file: Path, found: Any) -> None:
 
 def write_text(file: Path, text: str) -> None:
     """Write a file, and make its folder if that is missing. If it cannot be written whole, one of its name stays as it
-    was.
+    was. If it can, it gets the mode of that one.
 
     :raises JobError: if it cannot be written. On a full disk the system's error does not name the file.
     """
@@ -47,8 +49,14 @@ def write_text(file: Path, text: str) -> None:
             file.write_text(text, encoding="utf-8")
             return
         unfinished = _unfinished(file)
+        unfinished.unlink(missing_ok=True)  # of a killed run, with another mode perhaps
         try:
-            unfinished.write_text(text, encoding="utf-8")
+            if file.exists():
+                unfinished.touch(mode=0o600)  # nobody reads it who may not read the one before
+                unfinished.write_text(text, encoding="utf-8")
+                unfinished.chmod(S_IMODE(file.stat().st_mode))
+            else:
+                unfinished.write_text(text, encoding="utf-8")
             unfinished.replace(file.resolve())
         except BaseException:
             unfinished.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import resource
 import shutil
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 import msgspec
@@ -29,7 +31,7 @@ from spark_jobs.firing import Verdict, recorded_twice
 from spark_jobs.ingest import read_table
 from spark_jobs.replay import Gate, choose, find_target, read_results, replay, run_name, unfinished
 from spark_jobs.replaying import DDL, RESULTS, Target
-from spark_jobs.result_files import write_text
+from spark_jobs.result_files import check, write_text
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from spark_jobs.session import interrupted_later
 from spark_jobs.tasks import in_tasks
@@ -126,6 +128,24 @@ def test_a_result_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: 
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert link.read_text() == "before"
     assert sorted(tmp_path.iterdir()) == [file, link]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o440, 0o664])
+def test_a_result_has_the_mode_of_the_one_that_it_replaces(tmp_path: Path, mode: int) -> None:
+    file, link = tmp_path / "verify.json", tmp_path / "latest.json"
+    link.symlink_to(file)
+    (tmp_path / ".verify.json.unfinished").touch(mode=0o444)  # what a killed run left
+    before = os.umask(0o022)
+    try:
+        write_text(link, "before")
+        assert S_IMODE(file.stat().st_mode) == 0o644
+        file.chmod(mode)
+        check(link)
+        write_text(link, "after")
+    finally:
+        os.umask(before)
+    assert (file.read_text(), S_IMODE(file.stat().st_mode)) == ("after", mode)
+    assert sorted(tmp_path.iterdir()) == [link, file]
 
 
 @pytest.mark.parametrize("name", ["monday 12:30", "für {a,b} [c]*"])

@@ -7,7 +7,6 @@ and the driver, must see the folder under the same path.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,7 +42,8 @@ FILE_DDL: Final = ddl(_FILES)
 _ROW_GROUP_ROWS: Final = 65_536
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 _CODES: Final = frozenset(messages.CODES)
-_OF_PATTERNS: Final = re.compile(r"[\\*?\[\]{}]")
+_PATTERNS: Final = "__globPaths__"
+"""The option of Spark (DataSource.GLOB_PATHS_KEY) that says whether paths are patterns."""
 
 
 class Receipt(msgspec.Struct, kw_only=True):
@@ -179,9 +179,13 @@ def write_file_counts(folder: Path, counts: Mapping[str, Mapping[str, int]]) -> 
 
 
 def read_parquet(spark: SparkSession, schema: str, *folders: Path) -> DataFrame:
-    """Read folders of Parquet files, whatever their names are: Spark takes a path for a pattern."""
-    paths = (_OF_PATTERNS.sub(r"\\\g<0>", str(folder)) for folder in folders)
-    return spark.read.schema(schema).parquet(*paths)
+    """Read folders of Parquet files, whatever their names are.
+
+    Spark takes a path for a pattern. In one that has characters of patterns, also escaped ones, Hadoop takes what is
+    before a colon for the scheme of an address.
+    """
+    reader = spark.read.schema(schema).option(_PATTERNS, "false")
+    return reader.parquet(*map(str, folders))
 
 
 def rows_in(file: Path) -> int:

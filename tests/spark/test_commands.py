@@ -148,7 +148,9 @@ def test_a_result_has_the_mode_of_the_one_that_it_replaces(tmp_path: Path, mode:
     assert sorted(tmp_path.iterdir()) == [link, file]
 
 
-@pytest.mark.parametrize("name", ["monday 12:30", "für {a,b} [c]*"])
+@pytest.mark.parametrize(
+    "name", ["monday 12:30", "für {a,b} [c]*", "mon [1] 12:30", "a\\b?:^ 5%/c:d"]
+)
 def test_a_folder_may_have_any_name(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

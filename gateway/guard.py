@@ -8,7 +8,7 @@ from gateway.permissions import PERMISSIONS, topic_need
 from gateway.router import Call, check_number
 from gateway.siblings import WORKERS, SharedAddress
 from gateway.users import SUBJECT, SUPER, User, Users, refused
-from gateway.vouching import FIELDS, vouched_host
+from gateway.vouching import vouched_host
 from gateway.wire.access_bodies import UserInfo
 from gateway.wire.signatures import ACCESS_KEY, is_signed
 
@@ -83,10 +83,8 @@ class Guard:
         :raises RequestError: when no user did.
         """
         command = call.command
-        told = command.ext()
-        source = vouched_host(told.get, self._key) or call.peer.source
-        # Its sender has not signed what a leader added. That may be another one, when a recorded request is sent again.
-        ext = {name: text for name, text in told.items() if name not in FIELDS}
+        ext = command.ext()
+        source = vouched_host(ext.get, self._key) or call.peer.source
         name = ext.get(ACCESS_KEY)
         if not name:
             raise refused("username cannot be null.")

@@ -5,12 +5,8 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from typing import Final
 
 from gateway.wire.signatures import SENDER, SENDER_PROOF, sign
-
-FIELDS: Final = frozenset({SENDER, SENDER_PROOF})
-"""The fields that the leader adds to a request."""
 
 
 def vouched(host: str, key: bytes) -> dict[str, str]:

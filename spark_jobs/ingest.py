@@ -114,19 +114,23 @@ class Ingested(NamedTuple):
     """Files in the folders that are no recordings."""
 
 
-def find_sources(paths: Iterable[Path]) -> list[Source]:
+def find_sources(paths: Iterable[Path], passed_over: set[Path] | None = None) -> list[Source]:
     """Return the files of these paths, each once. Folders are searched recursively, in the order of names.
 
+    :param passed_over: receives the files in folders that are not read, with whole paths.
     :raises JobError: if a path does not exist, a file given by name is of no known kind, or a file is a
         capture of another format or a compressed recording.
     """
     found = []
     for path in paths:
         if path.is_dir():
-            # A capture that is still being written is left for a later run.
-            files = sorted(file for file in _files_in(path) if file.suffix != OPEN_SUFFIX)
-            kinds = [(file, _kind(file)) for file in files]
-            found += [_source(file, kind) for file, kind in kinds if kind is not None]
+            for file in sorted(_files_in(path)):
+                # A capture that is still being written is left for a later run.
+                kind = _kind(file) if file.suffix != OPEN_SUFFIX else None
+                if kind is not None:
+                    found.append(_source(file, kind))
+                elif passed_over is not None:
+                    passed_over.add(file.resolve())
         elif path.is_file():
             kind = _kind(path)
             if kind is None:
@@ -215,9 +219,9 @@ def ingest(
 
     :raises JobError: as `find_sources`, for a changed file, and while another run writes to the folder.
     """
-    sources = find_sources(paths)
-    there = {file.resolve() for path in paths if path.is_dir() for file in _files_in(path)}
-    unread = there - {Path(source.path) for source in sources}
+    passed_over: set[Path] = set()
+    sources = find_sources(paths, passed_over)
+    unread = passed_over - {Path(source.path) for source in sources}
     being_written = sum(file.suffix == OPEN_SUFFIX for file in unread)
     with alone_in(folder, f"another 'tidegate ingest' reads into {folder}: wait until it is done"):
         known = known_sources(folder)

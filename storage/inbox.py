@@ -238,22 +238,17 @@ class Inbox:
         """Remove the timers that must now move into the table: those of the moving generation for which there is no
         room. Return them in the order of keys."""
         if self._moving.has_moved:
-            self._forget_moved()
+            if self._moving.heaps:
+                # They have only keys that are gone.
+                self._moving = Generation()
             return []
         room = min(self._size, self._most_changes - self._changes)
         over = len(self._rows) - room
         count = over - over % min(MOVED_AT_ONCE, self._size or 1)
         if count <= 0:
             return []
-        latest = self._moving.latest(count)
-        self._forget_moved()
-        taken = ((key, self.take(key)) for key in latest)
+        taken = ((key, self.take(key)) for key in self._moving.latest(count))
         return [(key, value) for key, value in taken if value is not None]
-
-    def _forget_moved(self) -> None:
-        """Drop the moving generation once it has moved: its heaps have only keys that are gone."""
-        if self._moving.heaps and self._moving.has_moved:
-            self._moving = Generation()
 
     def commit(self, changes: int) -> None:
         """Note that the batch is stored, and how many messages it accepted and fired."""

@@ -17,9 +17,11 @@ SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  the name of a field
 
 SENDER: Final = "tidegateSender"
 SENDER_PROOF: Final = "tidegateSenderProof"
-"""With these the leader of several workers tells them where a request came from (`gateway.vouching`)."""
+OF_LEADER: Final = frozenset({SENDER, SENDER_PROOF})
+"""With these the leader of several workers tells them where a request came from (`gateway.vouching`). Nobody has signed
+them. They may be those of another leader, when a recorded request is sent again."""
 
-FIELDS: Final = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN, SENDER, SENDER_PROOF})
+FIELDS: Final = OF_LEADER | {ACCESS_KEY, SIGNATURE, SECURITY_TOKEN}
 """The fields that prove who sends a request. They are for the gateway alone, and neither logged nor passed on."""
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
@@ -40,6 +42,8 @@ def is_signed(ext: Mapping[str, str], body: bytes, version: int, key: bytes) -> 
     :param version: the client's MQVersion.
     """
     signature = ext.get(SIGNATURE, "").encode(errors="replace")
+    if not OF_LEADER.isdisjoint(ext):
+        ext = {name: value for name, value in ext.items() if name not in OF_LEADER}
     if version <= LAST_WITHOUT_UNIQUE_KEY_QUERY and UNIQUE_KEY_QUERY in ext:
         ext = {name: value for name, value in ext.items() if name != UNIQUE_KEY_QUERY}
     if hmac.compare_digest(sign(ext, body, key).encode(), signature):

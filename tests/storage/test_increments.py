@@ -153,8 +153,14 @@ def shorten(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize("harm", [flip, shorten, Path.unlink], ids=["flip", "shorten", "remove"])
-@pytest.mark.parametrize("kind", ["pages", "hashes", "json"])
+each_harm = pytest.mark.parametrize(
+    "harm", [flip, shorten, Path.unlink], ids=["flip", "shorten", "remove"]
+)
+each_kind = pytest.mark.parametrize("kind", ["pages", "hashes", "json"])
+
+
+@each_harm
+@each_kind
 def test_a_damaged_backup_is_refused(
     chain: tuple[Path, list[Contents]], tmp_path: Path, harm: Callable[[Path], None], kind: str
 ) -> None:
@@ -166,8 +172,8 @@ def test_a_damaged_backup_is_refused(
     assert not (tmp_path / "again").exists()
 
 
-@pytest.mark.parametrize("harm", [flip, shorten, Path.unlink], ids=["flip", "shorten", "remove"])
-@pytest.mark.parametrize("kind", ["pages", "hashes", "json"])
+@each_harm
+@each_kind
 def test_those_before_a_damaged_one_can_be_restored(
     chain: tuple[Path, list[Contents]], tmp_path: Path, harm: Callable[[Path], None], kind: str
 ) -> None:

@@ -289,8 +289,8 @@ def _has_lost_first(log: bytes, before: bytes) -> bool:
 
 def _is_cut(log: bytes, stamp: bytes, at: int) -> bool:
     """Whether a file ends within its record at an offset: it was cut short since, as files grow before they are written
-    to."""
-    if at + _HEADER.size > len(log):
+    to. In a file of a size to which it grows, not the file but the record's length is damaged."""
+    if at + _HEADER.size > len(log) or len(log) % _FIRST_GROWTH == 0:
         return False
     length, _, own = _HEADER.unpack_from(log, at)
     return bool(own == stamp and length > len(log) - at - _HEADER.size)

@@ -224,6 +224,20 @@ def test_two_files_end_at_the_first_record_that_is_not_whole(
         assert not has_gap, "the last one was being written"
 
 
+@pytest.mark.parametrize("byte", range(4))
+def test_a_last_record_with_a_damaged_length_is_torn(tmp_path: Path, byte: int) -> None:
+    """It seems to end behind its file, which was not cut short."""
+    log = RedoLog(tmp_path, sync=False)
+    assert list(log.records(STAMP)) == []
+    *_, last, _ = fill(log)
+    log.close()
+    file = tmp_path / LOG_FILES[0]
+    content = bytearray(file.read_bytes())
+    content[last + byte] ^= 0x80
+    file.write_bytes(content)
+    assert again(tmp_path) == (RECORDS[:-1], False)
+
+
 def test_the_last_record_of_two_files_is_torn(tmp_path: Path) -> None:
     fill_two(tmp_path)
     file = tmp_path / LOG_FILES[1]

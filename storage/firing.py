@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -48,17 +49,36 @@ def fire_due(store: Store, now_ms: int, stored_ms: int, limit: int) -> Fired:
     cursor = txn.cursor(db=store.tables.timers)
     store.first_timer(cursor)
     fired = 0
-    for count in range(limit + 1):
-        key = earlier(cursor.key(), store.inbox.first())
-        if not key or key >= bound:
-            store.fronts.forget_topics()
-            return Fired(fired, more=False)
-        if count < limit:
-            messages = _fire(store, txn, cursor, key, stored_ms)
-            if messages is None:
-                store.fronts.of_all = key + b"\0"
-            fired += messages or 0
-    return Fired(fired, more=True)
+    for key, value, at in _due(store, cursor, bound, limit):
+        messages = _fire(store, txn, key, value, stored_ms, at)
+        if messages is None:
+            store.fronts.of_all = key + b"\0"
+        fired += messages or 0
+    key = earlier(cursor.key(), store.inbox.first())
+    if b"" < key < bound:
+        return Fired(fired, more=True)
+    store.fronts.forget_topics()
+    return Fired(fired, more=False)
+
+
+def _due(
+    store: Store, cursor: lmdb.Cursor, bound: bytes, limit: int
+) -> Iterator[tuple[bytes, bytes, lmdb.Cursor | None]]:
+    """Return the timers before `bound`, keys and values, at most `limit`, for `_fire` to take before it asks for the
+    next one. Those of the inbox are no longer there. Those in `timers` come with the cursor, which is at them.
+
+    :param cursor: in `timers`, at the first timer there that is to fire.
+    """
+    while limit:
+        reached = min(cursor.key() or bound, bound)
+        lately = store.inbox.take_before(reached, limit)
+        for key, value in lately:
+            yield key, value, None
+        limit -= len(lately)
+        if not limit or reached == bound:
+            return
+        yield reached, cursor.value(), cursor
+        limit -= 1
 
 
 class CrowdedOut(NamedTuple):
@@ -98,11 +118,14 @@ def fire_crowded_out(
             reached = min(cursor.key() or bound, bound)
             # What is in the inbox must not overtake what the search has not reached yet.
             key = store.inbox.first_of(topic)
-            if not key or key >= reached:
-                if leapt is None:
-                    break
-                key = reached
-            count += _fire(store, txn, cursor, key, stored_ms) or 0
+            if key and key < reached:
+                value = store.inbox.take(key)
+                assert value is not None
+                count += _fire(store, txn, key, value, stored_ms) or 0
+            elif leapt is None:
+                break
+            else:
+                count += _fire(store, txn, reached, cursor.value(), stored_ms, cursor) or 0
         store.fronts.advance(topic, min(cursor.key() or bound, bound))
     return CrowdedOut(count, behind)
 
@@ -144,16 +167,19 @@ def _topics_due(
 
 
 def _fire(
-    store: Store, txn: LoggedTransaction, cursor: lmdb.Cursor, key: bytes, stored_ms: int
+    store: Store,
+    txn: LoggedTransaction,
+    key: bytes,
+    value: bytes,
+    stored_ms: int,
+    cursor: lmdb.Cursor | None = None,
 ) -> int | None:
     """Move a message into its queue or, while its topic is paused, into `waiting`.
 
-    :param cursor: in `timers`. If it is at this key, it moves on to the next; otherwise the key is in the inbox.
+    :param key: of its timer, like the value. The inbox no longer has it.
+    :param cursor: in `timers`, at this timer if it is there. It moves on to the next one.
     :returns: how many messages fired; None when this one cannot be fired and was put aside.
     """
-    is_in_table = cursor.key() == key
-    value = cursor.value() if is_in_table else store.inbox.take(key)
-    assert value is not None
     try:
         end = key.index(0, 8)
         topic, number = key[8:end], key[end + 1 : end + 9]
@@ -163,10 +189,10 @@ def _fire(
         queue = store.queue(topic, queue_number & ~NEVER_MOVED)
     except (DamagedError, struct.error, ValueError):
         store.put_aside(txn, key, value)
-        if is_in_table:
+        if cursor is not None:
             cursor.next()
         return None
-    if is_in_table:
+    if cursor is not None:
         txn.delete_at(cursor, db=store.tables.timers)
         store.held.count_timer(topic, int.from_bytes(key[:8]), -1, size)
     if topic in store.paused:

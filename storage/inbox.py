@@ -120,9 +120,10 @@ class Generation:
         for key in self._opened.pop(name, None) or self._spans.pop(name):
             self._span(key[:_NARROW_SPAN]).append(key)
 
-    def first(self, here: Container[bytes]) -> bytes:
-        """Return the first key that is still in the inbox; empty when there is none. Keys before it are dropped."""
-        while self._names:
+    def front(self, here: Container[bytes]) -> list[bytes]:
+        """Return the first keys as a heap; its first one is still in the inbox. All others come behind them. Empty when
+        there is none. The caller may remove the first ones, and nothing else."""
+        while self._names or self._take_back():
             name = self._names[0]
             if name in self._spans:
                 self._opened[name] = [key for key in self._spans.pop(name) if key in here]
@@ -131,13 +132,21 @@ class Generation:
             while heap and heap[0] not in here:
                 heappop(heap)
             if heap:
-                return heap[0]
+                return heap
             self._opened.pop(name, None)
             heappop(self._names)
-        back = self._back
-        while back and back[0] not in here:
-            back.popleft()
-        return back[0] if back else b""
+        return []
+
+    def _take_back(self) -> bool:
+        """Make a span of the keys that were to move next, as there is no other. Return whether there were any."""
+        if not self._back:
+            return False
+        name = self._back[0][:_SPAN]
+        self._opened[name] = list(self._back)
+        self._names.append(name)
+        self._order.append(name)
+        self._back.clear()
+        return True
 
     def first_of(self, topic: bytes, here: Container[bytes]) -> bytes:
         """Return a topic's first key that is still in the inbox; empty when there is none. Keys before it are
@@ -234,6 +243,24 @@ class Inbox:
             self._taken[key] = value
         return value
 
+    def take_before(self, bound: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        """Remove the timers with keys before `bound`, at most `most` of them. Return them in the order of keys."""
+        rows, taken = self._rows, self._taken
+        found: list[tuple[bytes, bytes]] = []
+        one, other = self._moving.front(rows), self._gathering.front(rows)
+        while len(found) < most and (one or other):
+            heap = one if one and (not other or one[0] < other[0]) else other
+            if heap[0] >= bound:
+                break
+            key = heappop(heap)
+            value = rows.pop(key, None)
+            if value is not None:
+                taken[key] = value
+                found.append((key, value))
+            if not heap:
+                one, other = self._moving.front(rows), self._gathering.front(rows)
+        return found
+
     def take_latest(self) -> list[tuple[bytes, bytes]]:
         """Remove the timers that must now move into the table: those of the moving generation for which there is no
         room. Return them in the order of keys."""
@@ -300,7 +327,8 @@ class Inbox:
 
     def first(self) -> bytes:
         """Return the key of the earliest timer; empty when there is none."""
-        return earlier(self._moving.first(self._rows), self._gathering.first(self._rows))
+        fronts = (self._moving.front(self._rows), self._gathering.front(self._rows))
+        return min((heap[0] for heap in fronts if heap), default=b"")
 
     def first_of(self, topic: bytes) -> bytes:
         """Return the key of the earliest timer of one topic; empty when there is none."""

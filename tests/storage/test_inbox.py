@@ -174,6 +174,11 @@ def test_the_first_timers_are_known_whatever_comes_and_goes(
             key = timer_key(due_ms, chance.choice(topics), sequence, b"%d" % chance.randrange(99))
             timers.add(key, b"value")
             now[key] = b"value"
+        until, most = pack_u64(now_ms + chance.choice([-300, 0, 50, 10**9])), chance.randrange(4)
+        fired = timers.take_before(until, most)
+        assert fired == sorted(row for row in now.items() if row[0] < until)[:most]
+        for key, _ in fired:
+            del now[key]
         gone = [timers.first()] * chance.randrange(2) + chance.sample(sorted(now), len(now) // 40)
         for key in filter(None, gone):
             assert (timers.take(key) is None) == (now.pop(key, None) is None)
@@ -186,6 +191,7 @@ def test_the_first_timers_are_known_whatever_comes_and_goes(
             assert moved == sorted(moved)
             stored = {key: value for key, value in now.items() if key not in moved}
             timers.commit(2)
+        assert len(timers) < 70
         assert sorted(timers.rows()) == sorted(stored.items())
         assert timers.first() == min(stored, default=b"")
         bound = pack_u64(now_ms + 1_000)
@@ -195,6 +201,25 @@ def test_the_first_timers_are_known_whatever_comes_and_goes(
             of_topic = (key for key in stored if timer_topic(key) == topic)
             assert timers.first_of(topic) == min(of_topic, default=b"")
         now_ms += chance.choice([0, 20, 400])
+
+
+def test_those_that_move_next_still_do_once_one_of_them_is_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(inbox, "MOVED_AT_ONCE", 1)
+    timers = inbox.Inbox(4, [])
+    keys = [timer_key(1_000 + number, b"topic", number, b"id") for number in range(8)]
+    for key in keys[:4]:
+        timers.add(key, b"value")
+    timers.commit(4)
+    timers.ripen()
+    moved: list[bytes] = []
+    for key in keys[4:]:
+        timers.add(key, b"value")
+        moved += [one for one, _ in timers.take_latest()]
+        timers.commit(0)
+        assert timers.first() == min(set(keys[: keys.index(key) + 1]) - set(moved))
+    assert moved == keys[3::-1]
 
 
 def test_large_batches_do_not_fill_the_inbox(folder: Folder) -> None:

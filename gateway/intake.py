@@ -45,11 +45,10 @@ REGION = "DefaultRegion"
 
 SET_ANEW = (
     *REQUESTS,
-    *(names.TIMER_OUT_MS, names.REAL_TOPIC, names.REAL_QID),
-    *(names.MSG_REGION, names.TRACE_ON, names.CLUSTER),
+    *(names.REAL_TOPIC, names.REAL_QID, names.MSG_REGION, names.TRACE_ON, names.CLUSTER),
 )
 """Properties that are dropped from a message that is accepted again: they are set anew, or asked for a delay that is
-over."""
+over. TIMER_OUT_MS stays, as in RocketMQ: it tells the consumer the time for which the message was sent."""
 
 MOST_RETRIES = (1 << 31) - 1
 """The largest number of retries that a record has room for."""

@@ -24,6 +24,8 @@ def due_of(record: bytes) -> int:
     if level_text.isascii() and level_text.isdigit():
         level = min(int(level_text), len(_LEVELS_MS))
         return message.store_ms + _LEVELS_MS[level - 1]
+    if find(message.properties, names.REAL_TOPIC) != message.topic:
+        return 0  # it waits for nothing: a retry or a dead letter, say, which keeps the time of its first delivery
     text = find(message.properties, names.TIMER_OUT_MS) or ""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 

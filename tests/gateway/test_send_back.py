@@ -112,9 +112,11 @@ class TestCopy:
             "TIMER_DELAY_SEC",
             "TIMER_DELAY_MS",
             "TIMER_DELIVER_MS",
-            "TIMER_OUT_MS",
             "__STARTDELIVERTIME",
         } & set(kept)
+        # It still says for when it was sent, unless that was a level.
+        timed = {"TIMER_OUT_MS": str(START_MS + 5_000)} if "DELAY" not in properties else {}
+        assert {name: kept[name] for name in kept if name == "TIMER_OUT_MS"} == timed
 
     def test_is_on_disk_when_it_is_answered(
         self, gateway: MemoryGateway, client: MemoryClient

@@ -195,7 +195,8 @@ def test_a_record_tells_its_time(make_gateway: MakeGateway) -> None:
     client.send_message(body="d", UNIQ_KEY="D")
     client.send_message(body="e", UNIQ_KEY="E", DELAY="+" + "0" * 5_000 + "5")
     client.send_message(body="f", UNIQ_KEY="F", DELAY="0" * 5_000)
-    for name in (b"A", b"B", b"C", b"D", b"E", b"F"):
+    client.send_message(body="g", UNIQ_KEY="G", TIMER_OUT_MS=str(START_MS + 5_000))
+    for name in (b"A", b"B", b"C", b"D", b"E", b"F", b"G"):
         (found,) = find_by_id(gateway.store, name)
         assert due_of(found.record) == found.due_ms
         assert not is_half(found.record)

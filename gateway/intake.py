@@ -177,8 +177,8 @@ class Intake:
 
     def accept_again(self, topic: Topic, message: NewMessage) -> Accepted:
         """Accept a message again for a group that has not consumed it. `max_message_size` does not count: it may be
-        smaller by now, and there is no sender to refuse. If its properties have no room for those that the gateway
-        adds to a single message, it is stored without them, as messages of a batch are.
+        smaller by now, and a consumer that cannot send back a message gets no further. If its properties have no room
+        for those that the gateway adds to a single message, it is stored without them, as messages of a batch are.
 
         :raises RequestError: when its properties cannot be accepted.
         """

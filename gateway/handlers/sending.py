@@ -138,9 +138,11 @@ class Sending:
         if message.sys_flag & UNUSUAL_FLAGS or not UNUSUAL.isdisjoint(message.values):
             self._send_unusual(call, topic, message)
             return
+        accept = self._intake.accept
         if topic.is_retry:
             topic = self._retry_or_dead(call, topic, message)
-        self._answer(call, topic, message, self._intake.accept(topic, message))
+            accept = self._intake.accept_again
+        self._answer(call, topic, message, accept(topic, message))
 
     def _send_unusual(self, call: Call, topic: Topic, message: NewMessage) -> None:
         """Store a half message, carry out an order, or refuse a message that is not what its sender takes it for."""
@@ -376,7 +378,7 @@ class Sending:
         queue_id = random.randrange(queues) if topic.is_retry else 0
         origin = find(message.properties, names.RETRY_TOPIC) or message.topic
         properties = self._retry_properties(message, origin, level)
-        self._intake.accept(topic, retried(message, queue_id, properties))
+        self._intake.accept_again(topic, retried(message, queue_id, properties))
         self._committer.once_stored(partial(self._broker.stats.sent_back, origin, group.group_name))
         self._committer.answer(call, call.encode())
 

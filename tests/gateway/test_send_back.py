@@ -118,6 +118,20 @@ class TestCopy:
         timed = {"TIMER_OUT_MS": str(START_MS + 5_000)} if "DELAY" not in properties else {}
         assert {name: kept[name] for name in kept if name == "TIMER_OUT_MS"} == timed
 
+    @pytest.mark.parametrize("as_a_send", [False, True], ids=["36", "a send of the client's"])
+    def test_one_that_could_not_be_sent_any_more(
+        self, gateway: MemoryGateway, client: MemoryClient, *, as_a_send: bool
+    ) -> None:
+        client.send_message("orders", "a" * 5_000)
+        [message] = client.pull()
+        assert client.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"maxMessageSize=2048").code == 0
+        if as_a_send:
+            client.send_message(RETRY, "a" * 5_000, {"DELAY": "1"})
+        else:
+            send_back(client, message, level=1)
+        gateway.advance(1_000)
+        assert [copy.body for copy in client.pull(RETRY)] == [message.body]
+
     def test_is_on_disk_when_it_is_answered(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

@@ -230,6 +230,8 @@ def _path(value: object) -> object:
     if isinstance(value, str):
         if not value:
             raise ValueError("it is empty")
+        if "\0" in value:
+            raise ValueError("no path has the character NUL")
         if _CONTENT.match(value):
             raise SecretValueError("it is the content of a file, not its path")
         return in_home(Path(value))

@@ -145,6 +145,12 @@ class TestRefusals:
             assert origin in line
             assert words in line
 
+    @pytest.mark.parametrize("setting", ["data", "log_file"])
+    def test_no_path_has_a_nul(self, tmp_path: Path, setting: str) -> None:
+        line = refusal(write(tmp_path, f'{setting} = "a\\u0000b"\n'))
+        assert line.startswith(f"{setting} = ")
+        assert "no path has the character NUL" in line
+
     @pytest.mark.parametrize(
         ("key", "words"),
         [

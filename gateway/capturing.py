@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Final
 import rich_click as click
 
 from gateway.asking import address
+from gateway.data_folder import FOLDER
 
 _FAILED: Final = 1
 _LEAST_FILE_SIZE: Final = 1024
@@ -56,6 +59,22 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> timedel
     return duration
 
 
+def _advertised(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    # The proxy adds brackets to an IPv6 address where it writes a port after it.
+    host = value.removeprefix("[").removesuffix("]")
+    try:
+        is_host = not ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        is_host = re.fullmatch(r"[A-Za-z0-9._-]+", host) is not None
+    if not is_host:
+        raise click.BadParameter(
+            f"{value!r} is not a host that clients can connect to; write an address or a name, without a port"
+        )
+    return host
+
+
 @click.command()
 @click.option(
     "--listen",
@@ -75,12 +94,13 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> timedel
 @click.option(
     "--out",
     required=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     metavar="DIR",
     help="Folder for the capture files.",
 )
 @click.option(
     "--advertise",
+    callback=_advertised,
     metavar="HOST",
     help="Host that clients are given as the brokers' address. Default: the address that each client connected to.",
 )
@@ -158,9 +178,7 @@ def capture(
     rotation = Rotation(file_size, file_time.total_seconds(), keep)
     writer = CaptureWriter(out, rotation, least_free=least_free)
     try:
-        # The proxy adds brackets to an IPv6 address where it writes a port after it.
-        told = None if advertise is None else advertise.removeprefix("[").removesuffix("]")
-        run(listen, server, writer, advertise=told)
+        run(listen, server, writer, advertise=advertise)
     except OSError as error:
         # Only errors of the folder's files have a file name. Python adds an address to the text of errors of sockets.
         reason = os.strerror(error.errno) if error.errno is not None else str(error)

@@ -10,6 +10,8 @@ from textwrap import dedent
 import rich_click as click
 from click.shell_completion import get_completion_class
 
+from gateway.data_folder import FOLDER
+
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -36,7 +38,7 @@ def completion(shell: str) -> None:
     "--to",
     "target",
     required=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     metavar="DIR",
     help="Folder for the pages; created if it is missing.",
 )

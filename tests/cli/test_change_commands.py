@@ -16,6 +16,7 @@ from tests.cli.fake import FakeGateway, Reply, success
 from tests.command import Tidegate
 
 DUE_MS = 1_896_078_600_000
+CAPTURE = ("capture", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--out", "/proc/none")
 
 
 def moved(*outcomes: str) -> Reply:
@@ -379,6 +380,12 @@ class TestPause:
         (["audit", "--data", ".", "--action", ""], "--action is empty"),
         (["fsck", "--data", ""], "it is empty: name a folder"),
         (["backup", "--data", ".", "--to", ""], "it is empty: name a folder"),
+        (["man", "--to", ""], "it is empty: name a folder"),
+        ([*CAPTURE, "--out", ""], "it is empty: name a folder"),
+        ([*CAPTURE, "--advertise", "192.0.2.7:9876"], "without a port"),
+        ([*CAPTURE, "--advertise", "[2001:db8::7]:9876"], "without a port"),
+        ([*CAPTURE, "--advertise", "0.0.0.0"], "not a host that clients can connect to"),
+        ([*CAPTURE, "--advertise", ""], "not a host that clients can connect to"),
         (["pause", "--timeout", "nan"], "nan is not a number of seconds"),
     ],
 )

@@ -111,6 +111,20 @@ class Relay:
         if lacking:
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, unserved(lacking, len(names)))
 
+    async def check(self, asker: Asker) -> None:
+        """Have a worker check who asks, for an answer that needs no worker otherwise.
+
+        :raises ApiError: when it refuses, or no worker answers.
+        """
+        for name in self._workers:
+            reply = (await self.replies(asker, "GET", "/bulk", {name: {}}))[name]
+            if reply is None:
+                continue
+            if reply.status != HTTPStatus.OK:
+                raise refusal(reply)
+            return
+        raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "no worker answers; ask again")
+
     async def replies(
         self,
         asker: Asker,

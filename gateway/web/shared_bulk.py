@@ -100,7 +100,7 @@ class SharedBulk:
 
         A token that is sent again, for example after a lost answer, returns the existing job.
         """
-        tokens = self._open(body.token)
+        tokens = await self._open(asker, body.token)
         bodies = {
             name: msgspec.json.encode(ConfirmBody(token=own.token)) for name, own in tokens.items()
         }
@@ -161,13 +161,14 @@ class SharedBulk:
         if sum(job is not None and job.state == "running" for job in jobs) >= MAX_RUNNING:
             raise too_many_run()
 
-    def _open(self, token: str) -> Mapping[str, _Token]:
+    async def _open(self, asker: Asker, token: str) -> Mapping[str, _Token]:
         """Return the workers' own tokens."""
         try:
             tokens = msgspec.json.decode(base64.urlsafe_b64decode(token), type=dict[str, _Token])
         except (binascii.Error, ValueError, msgspec.DecodeError):
             tokens = {}
         if list(tokens) != self._relay.names:
+            await self._relay.check(asker)
             raise ApiError(
                 HTTPStatus.BAD_REQUEST, "the token is not one of this gateway's previews"
             )
@@ -176,7 +177,9 @@ class SharedBulk:
     async def list_jobs(self, asker: Asker) -> JobList:
         """List the last changes to many messages."""
         # Copy the jobs: others may begin meanwhile.
-        known = reversed(list(self._jobs.items()))
+        known = list(reversed(self._jobs.items()))
+        if not known:
+            await self._relay.check(asker)
         jobs = [await self._look(asker, "GET", number, job.parts) for number, job in known]
         return JobList(jobs=[job for job in jobs if job is not None])
 
@@ -190,6 +193,8 @@ class SharedBulk:
 
     async def _shown(self, asker: Asker, method: str, number: int) -> Job:
         known = self._jobs.get(number)
+        if known is None:
+            await self._relay.check(asker)
         job = await self._look(asker, method, number, known.parts) if known is not None else None
         if job is None:
             raise ApiError(HTTPStatus.NOT_FOUND, f"there is no job {number}")

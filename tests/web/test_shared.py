@@ -632,6 +632,41 @@ class TestWhoMay:
         assert shared.ask("GET", "/api/v1/rates", headers=known).status == 200
         assert shared.ask("GET", "/api/v1/status").status == 401
 
+    @pytest.mark.parametrize(
+        ("method", "path", "body", "status"),
+        [
+            ("GET", "/bulk", None, 200),
+            ("GET", "/bulk/7", None, 404),
+            ("DELETE", "/bulk/7", None, 404),
+            ("POST", "/bulk", {"token": "none"}, 400),
+        ],
+    )
+    def test_where_no_worker_has_anything_to_say_one_is_asked_all_the_same(
+        self,
+        make_gateway: MakeGateway,
+        tmp_path: Path,
+        method: str,
+        path: str,
+        body: object,
+        status: int,
+    ) -> None:
+        file = tmp_path / "token"
+        file.write_text("a-token-of-some-letters")
+        shared = Shared(make_gateway, http_token_file=file)
+        known = {"Authorization": "Bearer a-token-of-some-letters"}
+        foreign = {**known, "Origin": "http://elsewhere.example"}
+        for out, headers, expected in (
+            (set(), {}, 401),
+            (set(), foreign, 403),
+            (set(), known, status),
+            ({0}, {}, 401),
+            ({0}, known, status),
+            ({0, 1}, known, 503),
+        ):
+            shared.out = out
+            answer = shared.ask(method, f"/api/v1{path}", body, headers=headers)
+            assert answer.status == expected, (out, headers)
+
     @pytest.mark.parametrize("state", ["pending", "fired", "aborted", "any"])
     def test_of_a_topic_that_the_asker_may_not_read_there_are_no_messages(
         self, make_gateway: MakeGateway, scratch: Path, state: str

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
@@ -148,6 +150,23 @@ def given(advice: str) -> Callable[[click.Context, click.Parameter, str | None],
         return value
 
     return check
+
+
+class _Source(click.File):
+    """A file to read, or with `-` standard input."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str] | IO[Any],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> IO[Any]:
+        if value == "-" and sys.stdin is None:
+            self.fail("standard input is closed: name a file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+SOURCE: Final = _Source("rb")
 
 
 def refuse_empty(flags: Mapping[str, object]) -> None:

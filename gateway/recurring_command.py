@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import rich_click as click
 
-from gateway.asking import given, lines_of, now_ms, server_options
+from gateway.asking import SOURCE, given, lines_of, now_ms, server_options
 from gateway.data_folder import FAULTY
 
 if TYPE_CHECKING:
@@ -114,9 +114,7 @@ def list_(connection: RemotingClient, topic: str | None, full: bool, as_json: bo
     help="What to do with missed ones: SMART, FIRE_ONCE_NOW, DO_NOTHING or IGNORE_MISFIRE_POLICY (fire all).",
 )
 @click.option("--body", metavar="TEXT", help="The message's body.")
-@click.option(
-    "--body-file", type=click.File("rb"), metavar="FILE", help="The message's body, from a file."
-)
+@click.option("--body-file", type=SOURCE, metavar="FILE", help="The message's body, from a file.")
 @click.option("--tag", metavar="TAG", help="The message's tag.")
 @click.option("--keys", metavar="KEYS", help="The message's keys, separated by blanks.")
 @click.option(

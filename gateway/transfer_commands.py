@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import rich_click as click
 
-from gateway.asking import address, connection_options, lines_of, now_ms
+from gateway.asking import SOURCE, address, connection_options, lines_of, now_ms
 from gateway.data_folder import FAULTY, counted, data_option, tell
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def _written(target: Path) -> Iterator[IO[bytes]]:
     from storage import sync
 
     if str(target) == "-":
+        if sys.stdout is None:
+            raise click.ClickException("standard output is closed: name a file with --to")
         yield sys.stdout.buffer
         return
     if target.exists() and not target.is_file():
@@ -177,7 +179,7 @@ _to_server = click.option(
 
 
 @click.command("import")
-@click.argument("source", type=click.File("rb"), default="-", metavar="[FILE]")
+@click.argument("source", type=SOURCE, default="-", metavar="[FILE]")
 @_format
 @_to_server
 @connection_options("--to")

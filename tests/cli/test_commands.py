@@ -229,6 +229,31 @@ def test_a_short_output_whose_reader_is_gone_is_status_1_without_a_word() -> Non
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "closed", "told"),
+    [
+        ("import --to 127.0.0.1:1", "<&-", "standard input is closed: name a file"),
+        ("import - --to 127.0.0.1:1", "<&-", "standard input is closed: name a file"),
+        (
+            "recurring add --topic T --name n --every 1h --body-file -",
+            "<&-",
+            "standard input is closed: name a file",
+        ),
+        ("export --data .", ">&-", "standard output is closed: name a file with --to"),
+    ],
+)
+def test_closed_standard_input_or_output_is_one_line(
+    arguments: str, closed: str, told: str
+) -> None:
+    command = f'exec "$0" -m gateway.cli {arguments} {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode in (1, 2)
+    assert done.stderr.count("\n") == 1
+    assert told in done.stderr
+
+
 class TestMisuse:
     @pytest.mark.parametrize(
         ("arguments", "words"),

@@ -308,25 +308,27 @@ class Router:
         """Handle one request. An error harms only this request."""
         route = self._table.get(command.code)
         call = Call(command, None, peer, self._most_bytes)
-        if route is None:
-            # The leading blank is upstream's (NettyRemotingAbstract.processRequestCommand).
-            call.fail(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f" request type {command.code} not supported",
-            )
-            return
-        fields, handler = route
         gate = self._gate
+        self._witness.actor = call
         try:
-            if gate is not None:
-                gate.authenticate(call)
+            try:
+                if gate is not None and route is not None:
+                    gate.authenticate(call)
+            finally:
+                # After the sender is known, and also where it is not.
+                if self.tells:
+                    self.log.debug("request {code}", code=command.code, bytes=len(command.body))
+            if route is None:
+                # The leading blank is upstream's (NettyRemotingAbstract.processRequestCommand).
+                raise RequestError(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f" request type {command.code} not supported",
+                )
+            fields, handler = route
             if fields is not None:
                 call.fields = command.fields(fields)
             if gate is not None:
                 gate.authorize(call)
-            self._witness.actor = call
-            if self.tells:
-                self.log.debug("request {code}", code=command.code, bytes=len(command.body))
             handler(call)
             self._witness.handled(call)
         except FieldError as error:

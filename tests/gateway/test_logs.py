@@ -141,6 +141,44 @@ def test_a_refusal_is_told_with_its_reason(make_gateway: MakeGateway) -> None:
         assert f"refused: {answer.code} {answer.remark}" in stream.getvalue()
 
 
+def test_who_is_refused_before_a_request_is_handled_is_told(
+    make_gateway: MakeGateway, scratch: Path
+) -> None:
+    """Such as a client with a wrong key, whose owner looks for the reason in the log."""
+    file = scratch / "first.json"
+    file.write_text(json.dumps({"username": "root", "password": "secret of root"}))
+    stream = io.StringIO()
+    logs = Logs(Config(data=Path("unused"), log_format="json", log_level="debug"), stream)
+    gateway = make_gateway(
+        authentication=True, authorization=True, initial_user_file=file, log_level="debug"
+    )
+    audit = gateway.service.broker.audit
+    logs.actor = lambda: audit.actor
+    root = SignedClient(gateway, "root", "secret of root")
+    user = json.dumps({"username": "a", "password": "secret of a", "userType": "Normal"})
+    ok(root.ask(3001, {"username": "a"}, user.encode()))
+    observer: Any = logs.observe
+    globalLogPublisher.addObserver(observer)
+    try:
+        refused = [
+            SignedClient(gateway, "root", "secret wrong").ask(26),
+            SignedClient(gateway, "a", "secret of a").ask(26),
+            SignedClient(gateway, "root", "secret of root").ask(RequestCode.GET_MAX_OFFSET),
+            SignedClient(gateway, "root", "secret of root").ask(99_999),
+        ]
+    finally:
+        globalLogPublisher.removeObserver(observer)
+    assert [answer.code for answer in refused] == [16, 16, 1, 3]
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    told = [line for line in lines if line["logger"] == "gateway.router.Router"]
+    for answer, asked, why in zip(refused, told[::2], told[1::2], strict=True):
+        assert why["message"] == f"refused: {answer.code} {answer.remark}"
+        assert asked["request"] == why["request"]
+        assert asked["request"].endswith(f"#{answer.opaque}")
+    assert [line["code"] for line in told[::2]] == [26, 26, RequestCode.GET_MAX_OFFSET, 99_999]
+    assert [line.get("user") for line in told[::2]] == [None, "a", "root", None]
+
+
 def test_the_level_is_changed_on_the_way() -> None:
     log, logs, stream = make(log_format="logfmt", log_level="error")
     log.warn("one")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import configparser
+import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from compat.clients.driver import until
+from compat.ports import free_port
 from gateway.config import descriptions
 from gateway.loading import load
+from tests.live.process import LIMIT_S, GatewayProcess
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -58,7 +64,7 @@ def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
 
 def instructions() -> list[tuple[str, str]]:
     """Return the Containerfile's instructions with their arguments."""
-    text = (DEPLOY / "Containerfile").read_text().replace("\\\n", " ")
+    text = (DEPLOY / "Containerfile").read_text().replace("\\\n", "")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [(line.split()[0], line.split(maxsplit=1)[1]) for line in lines]
 
@@ -89,6 +95,28 @@ def test_the_settings_of_image_and_compose_are_settings() -> None:
     config = load({}, image | compose).config
     assert (str(config.listen), str(config.data)) == ("0.0.0.0:9876", "/data")
     assert str(config.advertised(9876)) == "127.0.0.1:9876"
+
+
+@pytest.mark.parametrize("tls", ["true", ""])
+def test_the_health_check_follows_the_settings(tmp_path: Path, tls: str) -> None:
+    (check,) = (arguments for name, arguments in instructions() if name == "HEALTHCHECK")
+    program, *arguments = json.loads(check.partition(" CMD ")[2])
+    assert program == "python"
+    settings = {"TIDEGATE_HTTP": f"127.0.0.1:{free_port()}", "TIDEGATE_HTTP_TLS": tls}
+
+    def is_well() -> bool:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            env=os.environ | settings,
+            stderr=subprocess.DEVNULL,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        return done.returncode == 0
+
+    assert not is_well()
+    with GatewayProcess(tmp_path / "data", environment=settings):
+        until(is_well, "the health check to be content")
 
 
 def test_nobody_is_root_in_the_image() -> None:

@@ -12,6 +12,7 @@ from storage.keys import (
     ENDS_VALUE,
     HALF_VALUE,
     MARK,
+    MAX_KEY,
     MAX_TOPIC,
     NEXT_SEQUENCE,
     PAUSE_VALUE,
@@ -157,7 +158,9 @@ def is_progress(key: bytes, value: bytes) -> bool:
 
 def _is_recurring(key: bytes, value: bytes) -> bool:
     topic, _, name = key.partition(b"\0")
-    return is_name(topic) and bool(name) and b"\0" not in name and _is_text(name)
+    # Its key in `planned` has a time in front.
+    has_room = len(key) <= MAX_KEY - _LONG
+    return has_room and is_name(topic) and bool(name) and b"\0" not in name and _is_text(name)
 
 
 def is_recurrence(key: bytes, value: bytes) -> bool:

@@ -43,7 +43,9 @@ from storage.inbox import INBOX_SIZE
 from storage.keys import (
     INBOX_COPY,
     MARK,
+    MAX_KEY,
     PAUSE_VALUE,
+    RECURRENCE_VALUE,
     SUSPENDED,
     TIMER_VALUE,
     IdRow,
@@ -710,3 +712,18 @@ def test_a_topic_whose_name_is_no_text_goes(
     put(data, table, (b"\xff\xff", rows[0][1]))
     repair(data)
     assert b"\xff\xff" not in dict(rows_of(data, table))
+
+
+def test_a_recurring_message_whose_name_is_too_long_to_plan_it_goes(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
+) -> None:
+    """LMDB takes no such key, and would refuse all other repairs with it."""
+    file, holds = wholes[0]
+    data = copy(file)
+    key = b"orders\0" + b"n" * (MAX_KEY - 14)
+    put(data, "recurring", (key, b"at night"))
+    put(data, "recurrences", (key, RECURRENCE_VALUE.pack(80_000, 0, False)))
+    delete(data, "totals", *(topic for topic, _ in rows_of(data, "totals")))
+    repair(data)
+    assert now_held(data) == holds
+    assert key not in dict(rows_of(data, "recurring"))

@@ -277,6 +277,8 @@ class _Sent(NamedTuple):
     rewriter: Rewriter
     line: _Line
     opaque: int
+    left_s: float
+    """When it left, by the monotonic clock."""
     teaches: tuple[str, ...] = ()
     """Recorded ids whose new values are in its answer."""
 
@@ -295,6 +297,8 @@ class Player:
         self._rewriters = Latest[str, Rewriter](_MOST_CONNECTIONS)
         self._finished: list[dict[str, Any]] = []
         self._outstanding: dict[int, _Sent] = {}
+        # A clock that is set during the replay changes nothing in its pace.
+        self._epoch_ns = time.time_ns() - time.monotonic_ns()
         self._gap_ns = round(1e9 / pacing.rate) if pacing.rate else 0
         self._last_due_ns = 0
         self._next_ns = 0
@@ -353,6 +357,10 @@ class Player:
             )
         self.finish(sent, ANSWERED)
 
+    def _now_ns(self) -> int:
+        """Return the time by which requests leave, epoch ns."""
+        return self._epoch_ns + time.monotonic_ns()
+
     def _due_ns(self, recorded_ns: int) -> int:
         pacing = self._pacing
         due_ns = pacing.start_ns
@@ -373,11 +381,11 @@ class Player:
             return
         result["due_ns"] = due_ns = self._due_ns(row["asked_ns"])
         leave_ns = max(due_ns, self._next_ns)
-        await _sleep_until(leave_ns)
+        await _sleep_for((leave_ns - self._now_ns()) / 1e9)
         await self._make_room()
         if self._pacing.rate:
             self._last_due_ns = due_ns
-            self._next_ns = max(leave_ns, time.time_ns() - _CATCH_UP_NS) + self._gap_ns
+            self._next_ns = max(leave_ns, self._now_ns() - _CATCH_UP_NS) + self._gap_ns
         address = self._target.broker
         if row["code"] in NAME_SERVER_CODES:
             address = self._target.name_server
@@ -450,7 +458,7 @@ class Player:
             self._finished.append(result | {"outcome": ONEWAY})
             return
         teaches = ids_told(row["code"], ext, dict(row["answer_ext"] or ()))
-        sent = _Sent(row, result, rewriter, line, opaque, teaches)
+        sent = _Sent(row, result, rewriter, line, opaque, time.monotonic(), teaches)
         for taught in teaches:
             self._teachers[taught] = sent
         line.waiting[opaque] = sent
@@ -472,7 +480,7 @@ class Player:
         while len(self._outstanding) >= self._pacing.outstanding:
             self._room.clear()
             oldest = next(iter(self._outstanding.values()))
-            age_s = (time.time_ns() - oldest.result["sent_ns"]) / 1e9
+            age_s = time.monotonic() - oldest.left_s
             if age_s >= self._pacing.patience_s:
                 oldest.line.waiting.pop(oldest.opaque, None)
                 self.finish(oldest, UNANSWERED)
@@ -544,7 +552,6 @@ class Player:
         return pa.RecordBatch.from_pylist(rows, schema=RESULTS)
 
 
-async def _sleep_until(moment_ns: int) -> None:
-    """Sleep until a moment. Answers are processed meanwhile, even if the moment has passed."""
-    left_s = (moment_ns - time.time_ns()) / 1e9
+async def _sleep_for(left_s: float) -> None:
+    """Sleep. Answers are processed meanwhile, even if no time is left."""
     await asyncio.sleep(max(left_s - _SPIN_S, 0) if left_s > _SPIN_S else 0)

@@ -207,6 +207,30 @@ def test_a_rate_is_not_exceeded_after_a_stall(
     assert due_ns[-1] - due_ns[0] == (count - 1) * gap_ns, "it shows how late they are"
 
 
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_clock_that_is_set_meanwhile_does_not_change_the_pace(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """Set forward, all that was to come would leave at once; set back, an hour later."""
+    arrived: list[float] = []
+    answer = server.answer
+    clock = time.time_ns
+
+    def note(command: Command) -> bytes:
+        arrived.append(time.monotonic())
+        return answer(command)
+
+    def now_ns() -> int:
+        return clock() + bool(arrived) * hours * 3_600_000_000_000
+
+    monkeypatch.setattr(server, "answer", note)
+    monkeypatch.setattr(time, "time_ns", now_ns)
+    began = time.monotonic()
+    play(server.address, tmp_path, [sent(at, f"{at:032X}") for at in (0, 300, 600)])
+    assert len(arrived) == 3
+    assert arrived[2] - began > 0.59
+
+
 def test_a_recall_waits_for_the_answer_that_tells_its_handle(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,12 +294,12 @@ def test_what_was_sent_before_waits_neither_for_its_time_nor_for_the_target(
     """A target that is down would else be the reason why nobody knows the answer."""
     rows = [sent(at, f"{at:032X}") for at in range(6)]
     play(server.address, tmp_path, rows[:4])
-    waits: list[int] = []
+    waits: list[float] = []
 
-    async def note(moment_ns: int) -> None:
-        waits.append(moment_ns)
+    async def note(left_s: float) -> None:
+        waits.append(left_s)
 
-    monkeypatch.setattr(replaying, "_sleep_until", note)
+    monkeypatch.setattr(replaying, "_sleep_for", note)
     gone = Server()
     gone.close()
     results = play(gone.address, tmp_path, rows, speed=0.0, rate=1.0)

@@ -126,7 +126,8 @@ def find_sources(paths: Iterable[Path], passed_over: set[Path] | None = None) ->
         if path.is_dir():
             for file in sorted(_files_in(path)):
                 # A capture that is still being written is left for a later run.
-                kind = _kind(file) if file.suffix != OPEN_SUFFIX else None
+                is_whole = file.suffix != OPEN_SUFFIX and file.exists()
+                kind = _kind(file) if is_whole else None
                 if kind is not None:
                     found.append(_source(file, kind))
                 elif passed_over is not None:
@@ -142,14 +143,19 @@ def find_sources(paths: Iterable[Path], passed_over: set[Path] | None = None) ->
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    """Yield all files below a folder, but for a `lost+found`. Raises OSError if another folder there cannot be read."""
+    """Yield all files below a folder, links followed, but for a `lost+found`. Also yields links that lead nowhere.
+    Raises OSError if another folder there cannot be read."""
+    seen = {folder.resolve()}  # links may lead round in a circle
 
     def refuse(error: OSError) -> None:
         raise error
 
-    for place, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if name != _LOST_AND_FOUND]
-        yield from filter(Path.is_file, (Path(place, name) for name in names))
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        whole = {name: Path(place, name).resolve() for name in folders if name != _LOST_AND_FOUND}
+        folders[:] = [name for name, path in whole.items() if path not in seen]
+        seen.update(whole.values())
+        files = (Path(place, name) for name in names)
+        yield from (file for file in files if file.is_file() or not file.exists())
 
 
 def _kind(file: Path) -> str | None:

@@ -356,6 +356,24 @@ def test_a_folder_of_recordings_may_be_a_file_system_of_its_own() -> None:
         assert Path(found.path).name == "#12"
 
 
+def test_links_to_folders_and_files_are_followed(spark: SparkSession, tmp_path: Path) -> None:
+    """A recording that was moved to a larger disk is read from there, and once. A link that leads nowhere, such as to a
+    disk that is not mounted, is told."""
+    recordings, disk = tmp_path / "recordings", tmp_path / "disk"
+    for folder in (recordings, disk):
+        folder.mkdir()
+    shutil.copy(RECORDED / "cpp.capture", disk)
+    (recordings / "monday").symlink_to(disk)
+    (recordings / "again").symlink_to(disk)
+    (recordings / "one.capture").symlink_to(disk / "cpp.capture")
+    (disk / "back").symlink_to(recordings)
+    (recordings / "tuesday").symlink_to(tmp_path / "not mounted")
+    [found] = find_sources([recordings])
+    assert found.path == str(disk / "cpp.capture")
+    done = ingest(spark, [recordings], tmp_path / "tables", levels=DEFAULT_LEVELS)
+    assert (done.files, done.others) == (1, 1)
+
+
 def test_files_of_a_run_may_be_named_in_any_order(spark: SparkSession, tmp_path: Path) -> None:
     asked, answered = exchange(1)
     opening = (1, 1, OPENED, b"broker")

@@ -49,6 +49,10 @@ class BulkChanges:
         found = [one for one in page.found if not self._rescheduling.has_moved(one, begun_ms)]
         return page._replace(found=found)
 
+    def check(self, found: list[Found], to: NewTime) -> None:
+        """Refuse a new time that is too far ahead for one of these messages."""
+        self._rescheduling.check(found, to)
+
     def change(self, found: list[Found], to: NewTime | None) -> int:
         """Reschedule messages, or abort them if there is no new time. Return how many were still pending."""
         if to is not None:

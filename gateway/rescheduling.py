@@ -122,7 +122,7 @@ class Rescheduling:
             self._pending.check_number(place.message_id)
             # Check all that may be moved: `find` returns only some of very many.
             found = all_with_id(self._store, place.message_id.encode())
-            self._check((one for one in found if Place.of(one).topic == place.topic), to)
+            self.check((one for one in found if Place.of(one).topic == place.topic), to)
         return [
             _outcome(place, result) for place in sorted(places) for result in self.move(place, to)
         ]
@@ -154,7 +154,7 @@ class Rescheduling:
         :raises RequestError: when one of them would fire too far ahead; then none is moved.
         """
         self.check_enabled()
-        self._check(found, to)
+        self.check(found, to)
         now_ms = self._broker.clock.now_ms()
         results = reschedule_sequences(
             self._store,
@@ -190,8 +190,11 @@ class Rescheduling:
                 "reschedule failed, operation is forbidden (setting recall_enabled)",
             )
 
-    def _check(self, found: Iterable[Found], to: NewTime) -> None:
-        """Check the new times against the topic's longest delay, as for sends."""
+    def check(self, found: Iterable[Found], to: NewTime) -> None:
+        """Check the new times against the topic's longest delay, as for sends.
+
+        :raises RequestError: when one is too far ahead, or `NewTime.check` refuses it.
+        """
         to.check()
         now_ms = self._broker.clock.now_ms()
         for one in found:

@@ -168,10 +168,16 @@ class Bulk:
         broker.committer.once_stopped(self._stop)
 
     async def preview_bulk(self, asker: Asker, body: PreviewBody) -> Preview:
-        """Count the messages that a change would affect, and return a token that confirms it. Nothing is changed."""
+        """Count the messages that a change would affect, and return a token that confirms it. Nothing is changed.
+
+        A new time that is too far ahead for the messages that are due first is refused.
+        """
         self._pending.check_enabled()
         to = self._new_time(body)
         wanted = self._wanted(asker, body.selection)
+        if to is not None:
+            first = self._changes.select(wanted, SAMPLE, None).found
+            self._changes.check([one for one in first if asker.may(PUB, _topic_of(one))], to)
         bound, stored_ms = self._broker.store.next_sequence, self._broker.clock.stored_ms()
         sample = self._pending.look_up(wanted, asker.may, limit=SAMPLE).messages
         number, is_exact = await self._count(asker, wanted)

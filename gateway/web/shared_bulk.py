@@ -60,7 +60,10 @@ class SharedBulk:
         self._numbers = count(clock.now_ms())
 
     async def preview_bulk(self, asker: Asker, body: PreviewBody) -> Preview:
-        """Count the messages that a change would affect, and return a token that confirms it. Nothing is changed."""
+        """Count the messages that a change would affect, and return a token that confirms it. Nothing is changed.
+
+        A new time that is too far ahead for the messages that are due first is refused.
+        """
         meant = msgspec.structs.replace(
             body, selection=self._settled(body.selection), to=self._settled_time(body.to)
         )

@@ -11,7 +11,7 @@ from gateway.audit import read_lines
 from gateway.setting_values import parse_host_port
 from gateway.web import bulk, timeline
 from gateway.web.endpoints import ApiError, Asker
-from gateway.wire.codes import RequestCode
+from gateway.wire.codes import RequestCode, ResponseCode
 from storage import timeline as stored_timeline
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
@@ -337,6 +337,17 @@ def test_changes_that_are_none(http: HttpClient, body: object, words: str) -> No
     refused = http.refusal("POST", "/bulk/preview", body)
     assert refused["status"] == 400
     assert words in refused["detail"]
+
+
+@pytest.mark.parametrize("to", [{"at": "+5000d"}, {"shift": "5000d"}])
+def test_a_preview_of_a_time_too_far_ahead_is_refused(
+    held: MemoryGateway, http: HttpClient, to: dict[str, str]
+) -> None:
+    """The job would be: a token that it refuses is of no use."""
+    body = {"action": "reschedule", "selection": {"topic": "orders"}, "to": to}
+    refused = http.refusal("POST", "/bulk/preview", body)
+    assert (refused["status"], refused["code"]) == (400, ResponseCode.MESSAGE_ILLEGAL)
+    assert "max_delay" in refused["detail"]
 
 
 def test_redeliveries_are_not_changed_by_the_way(held: MemoryGateway, http: HttpClient) -> None:

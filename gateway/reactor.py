@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.error import CannotListenError
+from twisted.internet.process import Process, ProcessReader
 from twisted.internet.tcp import Port
 
 SOCKETS_AT_ONCE: Final = 256
@@ -43,6 +46,22 @@ class Reactor(Protocol):
 
     def callLater(self, delay: float, callable: Callable[[], object]) -> DelayedCall:
         """Call the function in so many seconds; 0 means at the end of this turn."""
+
+
+class _Child(Process):
+    """A started process. If the reactor cannot hear it, it is killed: nobody else knows of it."""
+
+    def processReaderFactory(  # type: ignore[override]
+        self, reactor: Any, process: Process, name: int, pipe: int
+    ) -> ProcessReader:
+        try:
+            return ProcessReader(reactor, process, name, pipe)  # type: ignore[no-untyped-call]
+        except OSError:
+            os.close(pipe)
+            assert self.pid is not None
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            raise
 
 
 class TurnReactor(EPollReactor):
@@ -83,6 +102,15 @@ class TurnReactor(EPollReactor):
                 found.socket.close()
             raise CannotListenError(interface, port, failure) from failure  # type: ignore[no-untyped-call]
         return found
+
+    def spawnProcess(  # type: ignore[override]
+        self, protocol: Any, executable: str, args: Any, env: Any, **options: Any
+    ) -> Process:
+        """Start a process.
+
+        :raises OSError: when it cannot be started, or not be heard, as the kernel is at a limit. Then it does not run.
+        """
+        return _Child(self, executable, args, env, None, protocol, **options)  # type: ignore[no-untyped-call]
 
     def doIteration(self, timeout: float | None) -> None:
         """Wait until sockets are ready, at most so many seconds, and handle some of them."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from twisted.internet.abstract import FileDescriptor
 from twisted.internet.error import CannotListenError
-from twisted.internet.protocol import ServerFactory
+from twisted.internet.protocol import ProcessProtocol, ServerFactory
 from twisted.internet.tcp import Port
 
 from gateway import reactor as turns
@@ -224,3 +226,23 @@ def test_nobody_can_connect_where_nobody_listens(
     assert caught.value.socketError.errno == errno.ENOSPC
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address)
+
+
+def test_a_process_that_cannot_be_heard_does_not_run(
+    reactor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would keep the data folder that the next try is to open."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    files = Path("/proc/self/fd")
+    open_before = sorted(files.iterdir())
+    monkeypatch.setattr(reactor, "addReader", refuse)
+    command = [sys.executable, "-c", "import time; time.sleep(3600)", str(tmp_path)]
+    with pytest.raises(OSError, match="No space"):
+        reactor.spawnProcess(ProcessProtocol(), command[0], command, os.environ, childFDs={1: "r"})
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # others end meanwhile
+            assert os.fsencode(tmp_path) not in file.read_bytes()
+    assert sorted(files.iterdir()) == open_before

@@ -55,7 +55,7 @@ class Doorkeeper:
     def admit(self, method: str, header: Header, peer: str) -> Asker:
         """Return who sends the request.
 
-        :param peer: the IP address that the request came from.
+        :param peer: the IP address of the connection; a leader of several workers tells where the request came from.
         :raises ApiError: when the credentials are missing or wrong, or the request comes from a foreign page.
         """
         if self._is_closed:
@@ -68,13 +68,13 @@ class Doorkeeper:
             self._check_host(header("host") or "")
         self._check_origin(method, header)
         credentials = header("authorization") or ""
+        source = vouched_host(header, self._key) or peer
         if self._users is not None:
-            source = vouched_host(header, self._key) or peer
-            return Asker(self._caller(self._users, credentials, source), peer)
+            return Asker(self._caller(self._users, credentials, source), source)
         if self._token is not None and not _is_token(credentials, self._token):
             wrong = "wrong" if credentials else "missing"
             raise ApiError(HTTPStatus.UNAUTHORIZED, f"the token of http_token_file is {wrong}")
-        return Asker(None, peer)
+        return Asker(None, source)
 
     @staticmethod
     def _check_host(host: str) -> None:

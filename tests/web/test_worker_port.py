@@ -10,8 +10,10 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 
+from gateway.config import Config
 from gateway.setting_values import HostPort
 from gateway.vouching import vouched
+from gateway.web.doorkeeper import Doorkeeper
 from gateway.web.relay import OpenDoor, Reply
 from gateway.worker_port import PATIENCE, WorkerPort
 
@@ -141,3 +143,14 @@ def test_what_is_longer_than_a_worker_reads_is_refused(longer: int) -> None:
     port.ask("GET", "/", {"authorization": text}, b"").addCallback(answers.append)
     assert len(reactor.tcpClients) == 1 - longer
     assert [answer.status for answer in answers if answer is not None] == [431] * longer
+
+
+@pytest.mark.parametrize(
+    ("key", "host"), [(b"k", "192.0.2.7"), (b"another", "127.0.0.1"), (None, "127.0.0.1")]
+)
+def test_what_the_leader_passes_on_comes_from_its_sender(key: bytes | None, host: str) -> None:
+    """The audit log, and the born host of a message, have that address."""
+    users: Any = None
+    doorkeeper = Doorkeeper(Config(http=HostPort("127.0.0.1", 9_877)), users, None, key)
+    headers = {"host": "localhost"} | vouched("192.0.2.7", b"k")
+    assert doorkeeper.admit("GET", headers.get, "127.0.0.1").host == host

@@ -79,10 +79,9 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
         _show(found.faults, len(found.faults))
         tell(counted(len(found.faults), "fault"))
         _foretell(found)
-        if not repair:
-            tell("restore a backup, or repair: see docs/disaster-recovery.md")
-            sys.exit(FAULTY)
-        if not found.made:
+        if not repair or not found.made:
+            ways = "restore a backup, or repair" if found.made else "this cannot be repaired"
+            tell(f"{ways}: see docs/disaster-recovery.md")
             sys.exit(FAULTY)
         if not yes and not is_confirmed(f"Make {counted(found.made, 'change')} in {data}?"):
             tell("nothing was changed")

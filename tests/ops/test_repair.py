@@ -233,10 +233,13 @@ def test_settings_that_cannot_be_read_are_named_and_not_guessed(
     change_table(
         gateway.data, "topics", lambda txn, database: txn.put(b"orders", b"{", db=database)
     )
-    done = tidegate("fsck", "--data", gateway.data)
-    assert done.returncode == 4
-    assert "topics b'orders': the settings cannot be read" in done.stdout
-    assert "would be repaired" not in done.stdout
+    for repair in ((), ("--repair", "--yes")):
+        done = tidegate("fsck", "--data", gateway.data, *repair)
+        assert done.returncode == 4
+        assert "topics b'orders': the settings cannot be read" in done.stdout
+        assert "would be repaired" not in done.stdout
+        last = done.stderr.splitlines()[-1]
+        assert last == "this cannot be repaired: see docs/disaster-recovery.md"
     gateway.start()
     create_topic(gateway.connect(), "orders", 4)
     gateway.stop()

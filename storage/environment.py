@@ -63,6 +63,10 @@ ROOM_FACTOR = 8
 """Pages that a batch may dirty, as a multiple of its bytes: every row of a small batch can touch a leaf page of its
 own."""
 
+_AT_ONCE = 2 << 20
+"""Bytes. The kernel takes a write in pieces of up to that size, and refuses one for which the disk has no room. So
+nearly as much may be free on a disk that is full."""
+
 _META_PAGES = 2
 """Pages at the beginning of the file that LMDB reserves."""
 
@@ -269,7 +273,7 @@ class Environment:
         except lmdb.Error as error:
             if str(error).endswith(os.strerror(EDQUOT)):
                 raise lmdb.DiskError(os.strerror(EDQUOT)) from error
-            if str(error).endswith(os.strerror(EIO)) and self.disk_free() < self._page_size:
+            if str(error).endswith(os.strerror(EIO)) and self.disk_free() < _AT_ONCE:
                 raise lmdb.DiskError(os.strerror(ENOSPC)) from error
             raise
 

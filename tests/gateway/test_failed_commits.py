@@ -96,12 +96,13 @@ def test_an_abort_that_was_not_stored_delays_nothing(
     assert bodies(client.pull()) == ["early"]
 
 
+@pytest.mark.parametrize("free", [0, 100_000])
 def test_a_write_that_a_full_disk_cut_short_is_told_from_a_broken_disk(
-    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
-    """LMDB reports an input/output error in both cases."""
+    """LMDB reports an input/output error in both cases. Some room may be left: not enough for what is written next."""
     client.send_message("orders", "before")
-    monkeypatch.setattr(gateway.store.environment, "disk_free", lambda: 0)
+    monkeypatch.setattr(gateway.store.environment, "disk_free", lambda: free)
     with commits_fail(gateway, DISK_BROKEN):
         answer = client.send_message("orders", "lost")
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE

@@ -33,6 +33,8 @@ from gateway.wire.properties import join
 PRODUCER_GROUP = "tidegate-console"
 """The producer group of messages that are sent through the API."""
 
+ABOUT_OTHERS = (names.RESCHEDULE, names.TIMER_DEL_UNIQKEY, names.DEBOUNCE)
+"""Properties that name the messages to reschedule, to abort or to replace."""
 
 Encoding = Annotated[Literal["utf-8", "base64"], Meta(description="What `body` is written in.")]
 
@@ -80,6 +82,10 @@ class Sender:
                 HTTPStatus.BAD_REQUEST,
                 f"{order} makes it a recurring message: set that with PUT /api/v1/recurring/{{topic}}/{{name}}",
             )
+        unset = next((name for name in ABOUT_OTHERS if properties.get(name) == ""), None)
+        if unset is not None:
+            # An empty property is none, and the order would be delivered as a message.
+            raise ApiError(HTTPStatus.BAD_REQUEST, f"{unset} is empty: it names no message")
         for name, value in ((names.TAGS, body.tags), (names.KEYS, body.keys)):
             if value:
                 properties[name] = value

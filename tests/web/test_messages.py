@@ -197,6 +197,14 @@ def test_properties_that_are_too_long_are_not_put_together(
         ({"topic": "orders", "body": "?", "encoding": "base64"}, 400, "base64"),
         ({"topic": "orders", "body": "é", "encoding": "base64"}, 400, "base64"),
         ({"topic": "orders", "body": "x", "properties": {"a": "\x01"}}, 400, "property"),
+        *(
+            (
+                {"topic": "orders", "body": "x", "at": "+1h", "properties": {name: ""}},
+                400,
+                f"{name} is empty",
+            )
+            for name in ("TIDEGATE_RESCHEDULE", "TIDEGATE_DEBOUNCE", "TIMER_DEL_UNIQKEY")
+        ),
         ({"topic": "orders", "body": "x", "more": 1}, 400, "more"),
     ],
 )

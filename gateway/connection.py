@@ -6,7 +6,6 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from operator import attrgetter
 from socket import IPPROTO_TCP, TCP_INFO
 from typing import Any
 
@@ -19,6 +18,7 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 
 from gateway.config import Config
 from gateway.goodbye import Goodbye
+from gateway.held_bytes import HeldBytes
 from gateway.reactor import Reactor
 from gateway.tap import Tap
 from gateway.tls import TlsLayers
@@ -89,9 +89,7 @@ class RemotingConnection(Protocol):
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
         self._has_backlog = False  # whether the transport may hold unwritten bytes
-        self.unsent = 0  # bytes that were sent since the transport has paused
         self._taken = 0
-        self.unfinished = 0
         self._is_behind = False  # whether received frames wait for the next turn
         self._closing = False
         self._aborted = False
@@ -126,9 +124,9 @@ class RemotingConnection(Protocol):
         # are about that too, since anybody can send a header.
         self.address = opening.source or self.address
         if not is_known:
-            self._note_unfinished(len(opening.rest))
+            factory.unfinished.note(self, len(opening.rest))
             return
-        self._note_unfinished(0)
+        factory.unfinished.note(self, 0)
         if opening.is_tls and factory.tls is not None:
             self._start_tls(factory.tls)
         elif opening.is_tls:
@@ -173,7 +171,7 @@ class RemotingConnection(Protocol):
         except FrameError as error:
             self._received += error.frames
             self._malformed = str(error)
-        self._note_unfinished(self._frames.pending)
+        self.factory.unfinished.note(self, self._frames.pending)
         self._work()
 
     def _work(self) -> None:
@@ -239,7 +237,7 @@ class RemotingConnection(Protocol):
         # else it would be when Python looks for them, perhaps hours later.
         self._receive = _ignore
         self._drop_unfinished()
-        self._note_unsent(0)
+        self.factory.unsent.note(self, 0)
         # What it sent before comes first, such as messages for which it wants no answer.
         if not self._is_behind:
             self._received.clear()
@@ -257,8 +255,9 @@ class RemotingConnection(Protocol):
         if self.factory.tap is not None:
             self.factory.tap.sent(self, frame)
         if self.congested:
-            self._note_unsent(self.unsent + len(frame))
-            if self.unsent > self.factory.max_unsent_bytes:
+            unsent = self.factory.unsent
+            unsent.note(self, unsent.of(self) + len(frame))
+            if unsent.of(self) > self.factory.max_unsent_bytes:
                 self.log.warn(
                     "closed {peer}: more than max_unsent_bytes = {limit} wait for it to read them",
                     peer=self.address,
@@ -315,7 +314,7 @@ class RemotingConnection(Protocol):
         """Close at once, and free all buffers."""
         self._aborted = True
         self._drop_unfinished()
-        self._note_unsent(0)
+        self.factory.unsent.note(self, 0)
         self._received.clear()
         self._unwritten.clear()
         self.transport.abortConnection()
@@ -338,7 +337,7 @@ class RemotingConnection(Protocol):
 
     def resumeProducing(self) -> None:
         self.congested = False
-        self._note_unsent(0)
+        self.factory.unsent.note(self, 0)
         if self._received:
             self._fall_behind()
         elif self.open and not self._is_behind:
@@ -351,17 +350,7 @@ class RemotingConnection(Protocol):
         """Free the beginning of a frame whose rest will not come. Once the connection is lost, it would stay in memory
         until Python looks for cycles of objects, which may take hours."""
         self._frames = FrameBuffer(self.factory.max_frame_size, HEADER_LIMIT)
-        self._note_unfinished(0)
-
-    def _note_unfinished(self, size: int) -> None:
-        if size != self.unfinished:
-            change, self.unfinished = size - self.unfinished, size
-            self.factory.note_unfinished(change)
-
-    def _note_unsent(self, size: int) -> None:
-        if size != self.unsent:
-            change, self.unsent = size - self.unsent, size
-            self.factory.note_unsent(change)
+        self.factory.unfinished.note(self, 0)
 
 
 def _ignore(data: bytes) -> None:
@@ -405,8 +394,12 @@ class RemotingFactory(ServerFactory):
         self.unwritten = Unwritten(reactor)
         self.tap: Tap | None = None
         """Records the frames of all connections; None when no recorder is attached."""
-        self._unfinished = 0
-        self._unsent = 0
+        self.unfinished = HeldBytes("unfinished frames exceed max_unfinished_bytes")
+        """Of frames that have not arrived whole."""
+        self.unsent = HeldBytes(
+            f"what waits for clients to read it exceeds {UNSENT_OF_ALL} times max_unsent_bytes"
+        )
+        """What was sent to each client since its transport has paused."""
         self._refused = 0
         self.connections: set[RemotingConnection] = set()
         self._goodbye = Goodbye(self.connections)
@@ -419,8 +412,9 @@ class RemotingFactory(ServerFactory):
         if self.always_reads:
             # The other side answers with as much as clients accept (`Router.configure`).
             self.max_frame_size = max(FRAME_LIMIT, self.max_frame_size)
-        self._max_unfinished_bytes = config.max_unfinished_bytes
+        self.unfinished.limit = config.max_unfinished_bytes
         self.max_unsent_bytes = config.max_unsent_bytes
+        self.unsent.limit = UNSENT_OF_ALL * config.max_unsent_bytes
         self.idle_seconds = config.connection_idle_ms / 1000
 
     def buildProtocol(self, addr: object) -> Any:
@@ -447,39 +441,6 @@ class RemotingFactory(ServerFactory):
             self.tap.closed(connection)
         self.on_disconnect(connection)
         self._goodbye.look()
-
-    def note_unfinished(self, change: int) -> None:
-        """Count the bytes of frames that have not arrived whole. Close the connections that hold most of them when they
-        exceed `max_unfinished_bytes`."""
-        self._unfinished += change
-        limit = self._max_unfinished_bytes
-        if change > 0 and self._unfinished > limit:
-            why = "unfinished frames exceed max_unfinished_bytes"
-            self._free(self._unfinished - limit, limit, attrgetter("unfinished"), why)
-
-    def note_unsent(self, change: int) -> None:
-        """Count the bytes that were sent to clients while these did not read. Close the connections of those for whom
-        most wait when they exceed `UNSENT_OF_ALL` times `max_unsent_bytes`."""
-        self._unsent += change
-        limit = UNSENT_OF_ALL * self.max_unsent_bytes
-        if change > 0 and self._unsent > limit:
-            why = (
-                f"what waits for clients to read it exceeds {UNSENT_OF_ALL} times max_unsent_bytes"
-            )
-            self._free(self._unsent - limit, limit, attrgetter("unsent"), why)
-
-    def _free(
-        self, excess: int, limit: int, held: Callable[[RemotingConnection], int], why: str
-    ) -> None:
-        """Close the connections that hold most bytes of a kind."""
-        # Free more than the next bytes need, since this sorts all connections.
-        excess += limit // 16
-        for connection in sorted(self.connections, key=held, reverse=True):
-            excess -= held(connection)
-            self.log.warn("closed {peer}: {why}", peer=connection.address, why=why)
-            connection.abort()
-            if excess <= 0:
-                return
 
     def tell_refused(self) -> None:
         """Log how many connections were refused since the first one, which was logged at once. Refused clients try

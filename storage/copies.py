@@ -231,10 +231,15 @@ def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
             raise DataFolderError(
                 f"{data / DATA_FILE} was not written by Tidegate: {error}"
             ) from error
-        if not 0 < version <= FORMAT_VERSION:
+        if not version:
             raise DataFolderError(
-                f"{data} has format {version or '?'}, this program reads format "
-                f"{FORMAT_VERSION}: use the version of Tidegate that wrote it"
+                f"the format of {data / DATA_FILE} cannot be read: it is damaged, or was not written by Tidegate; "
+                "restore a backup, or name another folder"
+            )
+        if version > FORMAT_VERSION:
+            raise DataFolderError(
+                f"{data} has format {version}, this program reads format {FORMAT_VERSION}: use the version of "
+                "Tidegate that wrote it"
             )
         if version < FORMAT_VERSION and not older:
             raise DataFolderError(

@@ -146,7 +146,7 @@ class TestOpening:
         write_format(folder, version)
         (folder.path / NOTE_FILE).touch()
         refused(folder.path, "is damaged, and its format cannot be read: restore a backup")
-        with pytest.raises(DataFolderError, match=r"has format \?, this program reads"):
+        with pytest.raises(DataFolderError, match="it is damaged, or was not written by Tidegate"):
             back_up(folder.path, folder.path.with_name("copy"))
         restore_format(folder)
 

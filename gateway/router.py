@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-import msgspec
 from twisted.logger import Logger
 
 from gateway.access import Action
@@ -161,7 +160,7 @@ class Call:
 
     def shed(self) -> None:
         """Drop the request's header and body, which may have MBs: it will wait, and needs its fields alone."""
-        self.command = msgspec.structs.replace(self.command, header=b"", body=b"", _ext=None)
+        self.command.shed()
 
     def answer(
         self,

@@ -228,6 +228,9 @@ class Sending:
             handle,
             accepted.replaced,
         )
+        # Memory that is free at once is still in the processor's caches when the next request needs some.
+        call.shed()
+        call.fields = None
         self._committer.answer(call, frame)
 
     def topic_of(self, fields: SendMessage) -> Topic:

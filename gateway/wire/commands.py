@@ -93,6 +93,11 @@ class Command(
             return _decode_as_text(self.header).ext()
         return ext if ext is not None else {}
 
+    def shed(self) -> None:
+        """Drop header, fields and body."""
+        self.header = self.body = b""
+        self._ext = None
+
 
 def request(code: int, ext: dict[str, str]) -> Command:
     """Return a request of the gateway's own, with fields and no body."""

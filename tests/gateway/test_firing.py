@@ -179,20 +179,23 @@ class TestGathering:
             arrived.append(due)
         return arrived
 
-    def test_many_fire_every_fourth_millisecond(
-        self, gateway: MemoryGateway, client: MemoryClient
+    @pytest.mark.parametrize(
+        ("per_ms", "wait_ms"), [(5, 2), (10, 7), (20, firing.LONGEST_GATHERING_MS)]
+    )
+    def test_many_fire_together(
+        self, gateway: MemoryGateway, client: MemoryClient, per_ms: int, wait_ms: int
     ) -> None:
-        self.send_stream(client, 10, 1_000, 1_200)
+        self.send_stream(client, per_ms, 1_000, 1_200)
         gateway.advance(999)
         arrived = self.arrivals(gateway, client, 210)
         assert sorted(due for step in arrived for due in step) == [
-            due for due in range(1_000, 1_200) for _ in range(10)
+            due for due in range(1_000, 1_200) for _ in range(per_ms)
         ]
         late = [1_000 + at - due for at, step in enumerate(arrived) for due in step]
         assert min(late) == 0
-        assert max(late) == firing.LONGEST_GATHERING_MS - 1
+        assert max(late) == wait_ms - 1
         steps = [at for at, step in enumerate(arrived[100:190]) if step]
-        assert {later - at for at, later in pairwise(steps)} == {firing.LONGEST_GATHERING_MS}
+        assert {later - at for at, later in pairwise(steps)} == {wait_ms}
 
     @pytest.mark.parametrize("per_ms", [1, 2, 3])
     def test_few_fire_at_their_millisecond(

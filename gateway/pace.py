@@ -17,8 +17,9 @@ MOST_EXPECTED: Final = 256
 OFTEN: Final = 4_000
 """Sends per second above which it pays to rest. Below, a turn seldom has more than one anyway."""
 
-REST_SECONDS: Final = 0.001
-"""Seconds from one turn of the reactor to the next while it rests."""
+MOST_REST: Final = 0.002
+"""Most seconds from one turn of the reactor to the next while it rests. They are 0.001 for `OFTEN` sends per second,
+and grow with these."""
 
 SPAN_SECONDS: Final = 0.1
 SPAN_SENDS: Final = 256
@@ -96,7 +97,7 @@ class Pace:
             self._trials.send(rate)
         self.expected = self._senders if self._way is Way.IN_STEP else 1.0
         rests = self._way is Way.RESTING and rate >= OFTEN
-        self.rest = min(REST_SECONDS, self.wait) if rests else 0.0
+        self.rest = min(rate / OFTEN / 1000, MOST_REST, self.wait) if rests else 0.0
 
     def _try_other_ways(self) -> Generator[None, float, None]:
         """Try each other way now and then, and take it once it has won. Is sent the sends per second of each span, at

@@ -49,8 +49,8 @@ class StorageSettings(SettingsGroup):
         timedelta(milliseconds=2),
         _STORAGE,
         "How long a commit may wait for more sends, because one commit for several costs less. It waits only for "
-        "senders that send again as soon as they are answered, and 1 ms at most while thousands of sends per second "
-        "come from others. A single sender never waits.",
+        "senders that send again as soon as they are answered. While thousands of sends per second come from others, "
+        "the gateway rests between its turns, as long at most, and 2 ms. A single sender never waits.",
         unit="duration",
         least=timedelta(0),
         most=timedelta(seconds=1),

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from math import inf
 from random import Random
+from statistics import median
 
 import pytest
 
-from gateway.pace import OFTEN, REST_SECONDS, Pace
+from gateway.pace import MOST_REST, Pace
 
 WAIT = 0.002
 SEND = 0.000_02
@@ -59,12 +60,20 @@ def sent(commits: Commits, until: float) -> int:
     return sum(sends for _, sends in takewhile(lambda commit: commit[0] < until, commits))
 
 
-@pytest.mark.parametrize("rate", [1_000, 2_000, 6_000, 10_000])
-def test_those_that_come_evenly_wait_for_nobody(rate: int) -> None:
+@pytest.mark.parametrize(
+    ("rate", "rest"), [(1_000, 0), (2_000, 0), (6_000, 0.0015), (10_000, MOST_REST)]
+)
+def test_those_that_come_evenly_wait_for_nobody(rate: int, rest: float) -> None:
     pace = Pace(WAIT)
     sent(evenly(pace, rate), until=5)
     assert pace.expected == 1
-    assert pace.rest == (REST_SECONDS if rate > OFTEN else 0)
+    assert pace.rest == pytest.approx(rest, rel=0.1)
+
+
+def test_nobody_rests_longer_than_a_commit_may_wait() -> None:
+    pace = Pace(0.0005)
+    sent(evenly(pace, 10_000), until=5)
+    assert pace.rest == 0.0005
 
 
 @pytest.mark.parametrize("threads", [2, 8, 16, 32])
@@ -87,8 +96,10 @@ def test_nobody_waits_where_that_makes_senders_faster(monkeypatch: pytest.Monkey
 def test_the_way_changes_with_the_senders() -> None:
     pace = Pace(WAIT)
     for begun in (0, 20, 40):
-        sent(evenly(pace, 10_000, begun), until=begun + 10)
-        assert pace.rest == REST_SECONDS
+        commits = evenly(pace, 10_000, begun)
+        sent(commits, until=begun + 9)
+        # Now and then another way is tried for a moment.
+        assert median(pace.rest for _ in islice(commits, 400)) == MOST_REST
         sent(in_step(pace, 16, 0.005, begun + 10), until=begun + 20)
         assert pace.expected > 8
         assert pace.rest == 0

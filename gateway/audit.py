@@ -26,6 +26,7 @@ from twisted.logger import Logger
 from gateway.clock import Clock
 from gateway.config import Config
 from gateway.router import GATEWAY, Actor, Call
+from gateway.wire.access_bodies import without_password
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.signatures import FIELDS as SIGNATURE_FIELDS
 
@@ -129,11 +130,12 @@ class AuditLog:
         fields = {
             name: value for name, value in call.command.ext().items() if name not in _LEFT_OUT
         }
-        body = None
-        if call.command.body and code not in _WITH_SECRETS:
-            body = call.command.body[:_MOST_BODY].decode(errors="replace")
+        body = call.command.body
+        if code in _WITH_SECRETS:
+            body = without_password(body)
+        text = body[:_MOST_BODY].decode(errors="replace") or None
         note = self.note_at_once if code in _IN_MEMORY else self.note
-        note(Code(code).name.lower(), **fields, body=body)
+        note(Code(code).name.lower(), **fields, body=text)
 
     def write(self) -> None:
         """Write the lines of the batch, which is stored now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,7 +86,7 @@ def restore(source: Path, data: Path, number: int | None) -> None:
     else:
         size = put_back(source, data)
     tell(
-        f"{data}: {rough_size(size)} restored; now run 'tidegate fsck --data {data}' and start the gateway"
+        f"{data}: {rough_size(size)} restored; now run 'tidegate fsck --data {shlex.quote(str(data))}' and start the gateway"
     )
 
 

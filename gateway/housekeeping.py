@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -220,7 +221,7 @@ class Housekeeping:
                 "damaged messages and queues met since the start: {count}. They cannot be delivered. Stop the "
                 "gateway and run 'tidegate fsck --data {data}', which names them",
                 count=damaged,
-                data=self._broker.config.data,
+                data=shlex.quote(str(self._broker.config.data)),
             )
 
     def _expire(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import math
 import shlex
 import sys
 import time
@@ -37,6 +38,20 @@ class _LocalPath(click.Path):
             said = f"{value} is an address: use a path on this machine, such as of a mounted folder"
             self.fail(said, param, ctx)
         return super().convert(value, param, ctx)
+
+
+class _Amount(click.FloatRange):
+    """A number from 0 on."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse what is no number of anything: no range excludes `nan`."""
+        amount = super().convert(value, param, ctx)
+        if not math.isfinite(amount):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return amount
 
 
 _FOUND_WRONG: Final = 3
@@ -212,7 +227,7 @@ def profile(tables: Path, **options: Any) -> None:
 @click.option(
     "--grace",
     default=5.0,
-    type=click.FloatRange(0),
+    type=_Amount(),
     metavar="SECONDS",
     help="A message that was due this shortly before its queue was last seen does not count as lost. Default: 5.",
 )
@@ -287,13 +302,13 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
 @click.option(
     "--speed",
     default=1.0,
-    type=click.FloatRange(0),
+    type=_Amount(),
     help="How many times faster than recorded; 0 is as fast as possible. Default: 1.",
 )
 @click.option(
     "--rate",
     default=0.0,
-    type=click.FloatRange(0),
+    type=_Amount(),
     help="Maximum number of requests per second. Default: 0, which means no limit.",
 )
 @click.option(
@@ -334,21 +349,21 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
 @click.option(
     "--lead",
     default=10.0,
-    type=click.FloatRange(0),
+    type=_Amount(),
     metavar="SECONDS",
     help="Maximum time that tasks wait for one another. Default: 10.",
 )
 @click.option(
     "--patience",
     default=30.0,
-    type=click.FloatRange(0),
+    type=_Amount(),
     metavar="SECONDS",
     help="Time to wait for an answer. Default: 30.",
 )
 @click.option(
     "--watch",
     default=0.0,
-    type=click.FloatRange(0),
+    type=_Amount(),
     metavar="SECONDS",
     help="Also consume what is sent, until this long after the last request, so that `verify` can check it. "
     "Default: 0, nothing is consumed.",

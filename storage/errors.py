@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,7 +52,8 @@ class FolderBeingCopiedError(FolderInUseError):
 
 def cannot_read(folder: Path, error: Exception) -> DataFolderError:
     """Return the error for a data folder with a row that cannot be read."""
-    return DataFolderError(f"{folder} is damaged ({error}): see 'tidegate fsck --data {folder}'")
+    check = f"tidegate fsck --data {shlex.quote(str(folder))}"
+    return DataFolderError(f"{folder} is damaged ({error}): see '{check}'")
 
 
 def cannot_use(verb: str, folder: Path, error: Exception) -> DataFolderError:

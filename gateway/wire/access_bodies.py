@@ -50,6 +50,21 @@ class AclInfo(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
     """`User:` and the user's name."""
 
 
+HIDDEN = "***"
+"""Stands for a password in logs."""
+
+
+def without_password(body: bytes) -> bytes:
+    """Return the body of requests 3001 and 3002 as logs may have it.
+
+    :raises BodyError: when it is not a user.
+    """
+    info = parse_user(body)
+    if info.password is not None:
+        info.password = HIDDEN
+    return encode_info(info)
+
+
 def parse_user(body: bytes) -> UserInfo:
     """Read the body of requests 3001 and 3002.
 

@@ -186,8 +186,21 @@ def test_users_are_named_and_their_keys_are_not(make_gateway: MakeGateway, scrat
         RequestCode.AUTH_CREATE_USER, {"username": "alice"}, json.dumps(body).encode()
     )
     assert answer.code == ResponseCode.SUCCESS
-    (line,) = lines(gateway)
-    assert (line["who"], line["action"], line["username"]) == ("root", "auth_create_user", "alice")
+    body = {"username": "alice", "userStatus": "disable"}
+    answer = root.ask(
+        RequestCode.AUTH_UPDATE_USER, {"username": "alice"}, json.dumps(body).encode()
+    )
+    assert answer.code == ResponseCode.SUCCESS
+    created, changed = lines(gateway)
+    assert (created["who"], created["username"]) == ("root", "alice")
+    assert created["action"] == "auth_create_user"
+    assert json.loads(created["body"]) == {
+        "username": "alice",
+        "password": "***",
+        "userType": "Normal",
+    }
+    assert changed["action"] == "auth_update_user"
+    assert json.loads(changed["body"]) == body
     text = (gateway.data / "audit.jsonl").read_text()
     assert "secret of" not in text
     assert "Signature" not in text

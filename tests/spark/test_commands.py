@@ -79,6 +79,7 @@ def test_findings_become_a_report(
         (("ingest", "{empty}/nothing", "--out", "{empty}/t"), 1, "does not exist"),
         (("ingest", "{empty}", "--out", "{empty}/t", "--levels", "soon"), 2, "no list of delay"),
         (("replay", "{empty}", "--to", "here", "--out", "{empty}/r"), 2, "is not HOST:PORT"),
+        (("replay", "{empty}", "--to", "a:1", "--out", "r", "--rate", "nan"), 2, "nan is not a"),
         (("compare", "{empty}"), 2, "--recorded and --baseline"),
         (("report", "--out", "{empty}/r"), 2, "name what to report"),
         (("report", "--verify", "{empty}/none.json", "--out", "{empty}/r"), 1, "cannot read"),

@@ -454,8 +454,8 @@ def test_a_folder_that_makes_no_sense_is_refused_with_what_looks_through_it(
     store.batch_transaction().put(b"\xff" * 9, b"y", db=store.tables.messages)
     store.commit()
     folder.close()
-    path = folder.path.rename(tmp_path / "damaged")
-    with pytest.raises(DataFolderError, match=r"damaged.*tidegate fsck --data"):
+    path = folder.path.rename(tmp_path / "old data")
+    with pytest.raises(DataFolderError, match=r"damaged.*tidegate fsck --data '.*/old data'"):
         Folder(path).open()
     # The folder is not kept locked.
     with pytest.raises(DataFolderError, match="is damaged"):

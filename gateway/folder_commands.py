@@ -85,9 +85,8 @@ def restore(source: Path, data: Path, number: int | None) -> None:
         raise click.UsageError(f"--number: {source} has no backups of `backup --incremental`")
     else:
         size = put_back(source, data)
-    tell(
-        f"{data}: {rough_size(size)} restored; now run 'tidegate fsck --data {shlex.quote(str(data))}' and start the gateway"
-    )
+    check = f"tidegate fsck --data {shlex.quote(str(data))}"
+    tell(f"{data}: {rough_size(size)} restored; now run '{check}' and start the gateway")
 
 
 @click.command()

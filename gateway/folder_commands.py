@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,7 +75,7 @@ def restore(source: Path, data: Path, number: int | None) -> None:
       tidegate restore --from /backups/2030-01-31 --data ./data
       tidegate restore --from /backups/hourly --number 12 --data ./data
     """
-    from storage import is_chain, restore_changes
+    from storage import check_command, is_chain, restore_changes
     from storage import restore as put_back
 
     if is_chain(source):
@@ -85,8 +84,9 @@ def restore(source: Path, data: Path, number: int | None) -> None:
         raise click.UsageError(f"--number: {source} has no backups of `backup --incremental`")
     else:
         size = put_back(source, data)
-    check = f"tidegate fsck --data {shlex.quote(str(data))}"
-    tell(f"{data}: {rough_size(size)} restored; now run '{check}' and start the gateway")
+    tell(
+        f"{data}: {rough_size(size)} restored; now run '{check_command(data)}' and start the gateway"
+    )
 
 
 @click.command()

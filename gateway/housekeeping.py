@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from gateway.handlers.transactions import Transactions
 from gateway.queue_locks import QueueLocks
 from gateway.reactor import Reactor
 from gateway.stats import SAMPLE_SECONDS
-from storage import RestartNeededError, StorageError, as_told
+from storage import RestartNeededError, StorageError, as_told, check_command
 
 SWEEP_SECONDS = 0.5
 """Seconds between two checks of the deadlines of waiting pulls."""
@@ -219,9 +218,9 @@ class Housekeeping:
             self._told_damaged = damaged
             self.log.error(
                 "damaged messages and queues met since the start: {count}. They cannot be delivered. Stop the "
-                "gateway and run 'tidegate fsck --data {data}', which names them",
+                "gateway and run '{check}', which names them",
                 count=damaged,
-                data=shlex.quote(str(self._broker.config.data)),
+                check=check_command(self._broker.config.data),
             )
 
     def _expire(self) -> None:

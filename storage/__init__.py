@@ -31,6 +31,7 @@ from storage.errors import (
     StorageError,
     StorageFullError,
     as_told,
+    check_command,
 )
 from storage.evidence import RecordReader
 from storage.firing import Fired, fire_crowded_out, fire_due
@@ -165,6 +166,7 @@ __all__ = [
     "back_up_changes",
     "begin_queue",
     "can_replace",
+    "check_command",
     "check_readable",
     "check_readable_with_key",
     "compact",

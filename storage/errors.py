@@ -50,10 +50,14 @@ class FolderBeingCopiedError(FolderInUseError):
     """Another process reads a state of the data folder that a start would overwrite."""
 
 
+def check_command(folder: Path) -> str:
+    """Return the command that checks a data folder, to be pasted into a shell."""
+    return f"tidegate fsck --data {shlex.quote(str(folder))}"
+
+
 def cannot_read(folder: Path, error: Exception) -> DataFolderError:
     """Return the error for a data folder with a row that cannot be read."""
-    check = f"tidegate fsck --data {shlex.quote(str(folder))}"
-    return DataFolderError(f"{folder} is damaged ({error}): see '{check}'")
+    return DataFolderError(f"{folder} is damaged ({error}): see '{check_command(folder)}'")
 
 
 def cannot_use(verb: str, folder: Path, error: Exception) -> DataFolderError:

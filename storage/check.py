@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import lmdb
@@ -22,6 +22,7 @@ from storage.keys import (
     RECURRENCE_VALUE,
     SUSPENDED,
     TIMER_VALUE,
+    U64,
     IdRow,
     TermsOf,
     id_key,
@@ -33,11 +34,12 @@ from storage.keys import (
     split_timer_key,
     term,
 )
+from storage.parts import is_cut
 from storage.paused import waiting_timers
 from storage.places import Place, Places, Standing
 from storage.queues import open_queue
 from storage.reader import Reader, rows_with_prefix
-from storage.records import read_record, read_terms, unpack
+from storage.records import read_record, read_terms, record_in
 from storage.sequences import first_free_sequence
 from storage.store import Store
 
@@ -101,6 +103,8 @@ def check(view: View, progress: Progress | None = None) -> list[str]:
         _check_recurring(view, faults)
         begin("messages", tables.messages)
         ids, keys = _check_messages(view, faults, places, halves)
+        begin("parts of large messages", tables.parts)
+        _check_parts(view, faults)
         begin("ids and keys", tables.ids, tables.keys)
         # If an index has as many rows as the messages led to, it has no others.
         if view.txn.stat(tables.ids)["entries"] != ids:
@@ -283,8 +287,8 @@ def _check_messages(
     :returns: how many rows of `ids` and of `keys` lead to the right message.
     """
     ids = keys = 0
-    for number, stored in view.txn.cursor(db=view.tables.messages):
-        sequence, record = int.from_bytes(number), unpack(stored)
+    for number, value in view.txn.cursor(db=view.tables.messages):
+        sequence, record = int.from_bytes(number), record_in(view.txn, view.tables, number, value)
         found = places.of(sequence)
         states = len(found) + (sequence in halves)
         if states != 1:
@@ -318,6 +322,15 @@ def _check_messages(
             else:
                 keys += 1
     return ids, keys
+
+
+def _check_parts(view: View, faults: list[str]) -> None:
+    """Check that all parts belong to messages that were cut. A message whose parts do not fit cannot be read."""
+    parts = view.txn.cursor(db=view.tables.parts).iternext(values=False)
+    for number, _ in groupby(parts, lambda key: key[: U64.size]):
+        value = view.txn.get(number, db=view.tables.messages)
+        if value is None or not is_cut(value):
+            faults.append(f"message {int.from_bytes(number)} has parts, but it was not cut")
 
 
 def _check_ids(view: View, faults: list[str]) -> None:

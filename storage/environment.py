@@ -79,6 +79,7 @@ class Tables(NamedTuple):
     """The named databases of the environment; `keys` shows what each holds."""
 
     messages: lmdb._Database
+    parts: lmdb._Database
     timers: lmdb._Database
     ids: lmdb._Database
     keys: lmdb._Database
@@ -150,14 +151,15 @@ class Environment:
             self._opened = opened.pop_all()
         self.is_away = False
         """Whether `look` found that the folder was moved or deleted. Nothing is stored from then on."""
-        self._page_size = self.lmdb.stat()["psize"]
+        self.page_size: int = self.lmdb.stat()["psize"]
+        """Bytes of a page of the file."""
         self._map_size = self.lmdb.info()["map_size"]
         self._lacking = 0
 
     @property
     def size(self) -> int:
         """Bytes of the file, free pages included."""
-        return (self.lmdb.info()["last_pgno"] + 1) * self._page_size
+        return (self.lmdb.info()["last_pgno"] + 1) * self.page_size
 
     def make_room(self, batch_bytes: int) -> None:
         """Grow the map before a batch needs it. Call it only while no transaction is open.

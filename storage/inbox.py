@@ -12,7 +12,7 @@ is in `meta`, and moves forward once all timers before it are in the table or do
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import chain, islice
 
@@ -29,10 +29,11 @@ from storage.keys import (
     timer_value,
 )
 from storage.ordered import OrderedKeys
+from storage.parts import Touch, touch_records
 from storage.paused import has_timer
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
-from storage.records import read_terms, unpack
+from storage.records import read_terms, record_in
 from storage.sequences import first_in_memory
 from storage.shapes import is_queued, is_queued_value
 from storage.timers import earlier
@@ -408,10 +409,6 @@ class Inbox:
             self._lowest = number
 
 
-Touch = Callable[..., None]
-"""See `ReadAhead.touch`."""
-
-
 def recover(
     txn: Reader,
     tables: Tables,
@@ -493,15 +490,15 @@ def _since_mark(
     if not (cursor.set_range(mark) if mark else cursor.first()):
         return
     untouched = b""
-    for number, stored in cursor:
+    for number, value in cursor:
         if number >= untouched:
             first = int.from_bytes(number)
             numbers = [pack_u64(first + place) for place in range(READ_AT_ONCE)]
-            touch(txn, Rows(tables.messages, numbers))
+            touch_records(touch, txn, tables, numbers, numbers)
             untouched = pack_u64(first + READ_AT_ONCE)
         if number in queued:
             continue
-        record = unpack(stored)
+        record = record_in(txn, tables, number, value)
         terms = read_terms(terms_of, record)
         if record is None or terms is None:
             damaged.add(number)

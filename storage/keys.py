@@ -3,7 +3,9 @@
 All integers are big-endian, so that the order of bytes is the order of the numbers.
 
     table     key                                     value
-    messages  sequence 8                              the record, as a pull returns it, packed: see `records`
+    messages  sequence 8                              the record, as a pull returns it, packed: see `records`;
+                                                      or 0xff | size 4, if it is in parts
+    parts     sequence 8 | number 4                   a part of a packed record: see `parts`
     timers    due ms 8 | topic | 0 | sequence 8 | id  queue 4 | tag hash 4 | size 4
               (timers of messages accepted lately are in memory: see `inbox`)
     ids       id | 0 | sequence 8                     due ms 8 (0: not timed) [| aborted ms 8 (0: not)
@@ -98,6 +100,8 @@ TIMER_VALUE = Struct(">Iii")
 NEVER_MOVED = 1 << 31
 """Added to a timer's queue: its message was never rescheduled, so its row in `ids` adds nothing to the timer. Timers of
 such messages lack it in formats before 6."""
+PART_KEY = Struct(">QI")
+"""sequence, number of the part from 0"""
 QUEUE_VALUE = Struct(">QiiQ")
 """sequence, tag hash, size, stored ms"""
 QUEUE_COLUMNS = Struct(">iiQ")

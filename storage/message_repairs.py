@@ -13,8 +13,10 @@ from storage.keys import (
     HELD_SPAN_MS,
     MARK,
     NEXT_SEQUENCE,
+    PART_KEY,
     QUEUE_VALUE,
     TIMER_VALUE,
+    U64,
     IdRow,
     Terms,
     held_key,
@@ -30,8 +32,9 @@ from storage.keys import (
     waiting_key,
     without_mark,
 )
+from storage.parts import is_cut
 from storage.queue_repairs import Lost, Row, mend_queue
-from storage.records import read_record, read_terms, unpack
+from storage.records import read_record, read_terms, record_in
 from storage.sequences import first_free_sequence
 from storage.shapes import is_name
 
@@ -75,8 +78,8 @@ class MessageRepairs:
         messages = self._changes.tables.messages
         unreadable = [
             number
-            for number, stored in self._changes.txn.cursor(db=messages)
-            if not self._terms(unpack(stored))
+            for number, value in self._changes.txn.cursor(db=messages)
+            if not self._terms(record_in(self._changes.txn, self._changes.tables, number, value))
         ]
         for number in unreadable:
             sequence = int.from_bytes(number)
@@ -84,9 +87,19 @@ class MessageRepairs:
                 f"message {sequence}: its record cannot be read: it is moved to repairs-TIME.jsonl"
             )
             self._changes.make("messages", number, None, sentence)
-        if unreadable:
+        lone = [key for key in self._changes.keys("parts") if not self._is_of_message(key)]
+        for key in lone:
+            sequence, part = PART_KEY.unpack(key)
+            sentence = f"message {sequence}: part {part} of its record is moved there too"
+            self._changes.make("parts", key, None, sentence)
+        if unreadable or lone:
             sentence = f"the next message gets the number {self._behind}"
             self._changes.make("meta", NEXT_SEQUENCE, pack_u64(self._behind), sentence)
+
+    def _is_of_message(self, part: bytes) -> bool:
+        """Whether the key of a part belongs to a message that was cut."""
+        value = self._changes.get("messages", part[: U64.size])
+        return value is not None and is_cut(value)
 
     def _record(self, number: bytes) -> bytes | None:
         return read_record(self._changes.txn, self._changes.tables, number)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import lmdb
 
 from storage.keys import IdRow, Terms, id_key, pack_u64, term, timer_key, timer_value
+from storage.parts import touch_records
 from storage.read_ahead import Rows
 from storage.reader import Reader
 from storage.shapes import is_id
@@ -60,7 +61,7 @@ def read_noted(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[
     are read in parallel."""
     numbers = iter(numbers)
     while some := list(islice(numbers, READ_AT_ONCE)):
-        store.environment.ahead.touch(txn, Rows(store.tables.messages, some))
+        touch_records(store.environment.ahead.touch, txn, store.tables, some, some)
         left = iter(some)
         while messages := _read(store, left):
             yield from _known(store, txn, messages)

@@ -19,6 +19,7 @@ from storage.keys import (
     timer_topic,
 )
 from storage.lookup import MAX_FOUND_BYTES, Found, FoundPage, State, make_found
+from storage.parts import LARGE, touch_records
 from storage.paused import waiting_timers
 from storage.read_ahead import Rows
 from storage.reader import Reader
@@ -82,7 +83,7 @@ def scan_pending(
         if value:
             queue, timer_hash, size = TIMER_VALUE.unpack(value)
             if tag_hash in (None, timer_hash):
-                chosen.append(_Timer(*split_timer_key(key), bool(queue & NEVER_MOVED)))
+                chosen.append(_Timer(*split_timer_key(key), size, bool(queue & NEVER_MOVED)))
                 total += size
         is_over = seen >= MAX_TIMERS_SCANNED
         if len(chosen) == limit or total >= MAX_FOUND_BYTES or (is_over and value):
@@ -108,6 +109,7 @@ class _Timer(NamedTuple):
     topic: bytes
     sequence: int
     message_id: bytes
+    size: int
     never_moved: bool
 
     @property
@@ -121,12 +123,11 @@ class _Timer(NamedTuple):
 
 def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
     """Return the messages of these timers."""
-    messages, ids = store.tables.messages, store.tables.ids
-    store.environment.ahead.touch(
-        txn,
-        Rows(messages, [timer.number for timer in timers]),
-        Rows(ids, [timer.id_key for timer in timers if not timer.never_moved]),
-    )
+    ids = store.tables.ids
+    touch = store.environment.ahead.touch
+    touch(txn, Rows(ids, [timer.id_key for timer in timers if not timer.never_moved]))
+    large = [timer.number for timer in timers if timer.size > LARGE]
+    touch_records(touch, txn, store.tables, [timer.number for timer in timers], large)
     found = []
     for timer in timers:
         # The caller parses the record. One that cannot be parsed is left out, and the page goes on.

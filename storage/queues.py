@@ -12,7 +12,8 @@ import lmdb
 from storage.environment import Tables
 from storage.errors import DamagedError
 from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix, split_queue_key
-from storage.read_ahead import ReadAhead, Rows
+from storage.parts import LARGE, touch_records
+from storage.read_ahead import ReadAhead
 from storage.reader import Reader
 from storage.shapes import is_end, is_queued_value
 
@@ -187,7 +188,9 @@ def read_page(
         if next_offset == offset:
             break
         offset = next_offset
-        ahead.touch(txn, Rows(tables.messages, [number for number, _, _, _ in chosen]))
+        numbers = [number for number, _, _, _ in chosen]
+        large = [number for number, _, size, _ in chosen if size > LARGE]
+        touch_records(ahead.touch, txn, tables, numbers, large)
         for number, place, size, stored_ms in chosen:
             if messages and taken + size > max_bytes:
                 return Page(messages, place)

@@ -16,11 +16,12 @@ import zstandard
 
 from storage.environment import Tables
 from storage.keys import Terms, TermsOf
+from storage.parts import join
 from storage.reader import Reader
 
-MOST_PACKED: Final = 4_096
-"""Bytes of a record above which it is stored unchanged. Clients compress larger bodies themselves
-(compressMsgBodyOverHowmuch), and compressing them again would delay everybody."""
+MOST_PACKED: Final = 5_120
+"""Bytes of a record above which it is stored unchanged: 4 KiB of body and 1 KiB of the rest. Clients compress larger
+bodies themselves (compressMsgBodyOverHowmuch), and compressing them again would delay everybody."""
 
 LEVEL: Final = 2
 """The level of zstd. Level 1 takes as long, for up to 6 % more bytes; level 3 takes a third longer, for as many."""
@@ -94,7 +95,13 @@ def read_record(txn: Reader, tables: Tables, number: bytes) -> bytes | None:
 
     :param number: its sequence, packed.
     """
-    stored = txn.get(number, db=tables.messages)
+    value = txn.get(number, db=tables.messages)
+    return record_in(txn, tables, number, value) if value is not None else None
+
+
+def record_in(txn: Reader, tables: Tables, number: bytes, value: bytes) -> bytes | None:
+    """Return the record in a row of `messages`; None when it cannot be read."""
+    stored = join(txn, tables, number, value)
     return unpack(stored) if stored is not None else None
 
 

@@ -25,6 +25,7 @@ from storage.keys import (
 )
 from storage.logged import LoggedTransaction
 from storage.noted import newest_first
+from storage.parts import LARGE, delete_record, touch_records
 from storage.queues import Queue
 from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
@@ -274,7 +275,9 @@ def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit
     tables, ahead = store.tables, store.environment.ahead
     txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=tables.meta)
     # The messages were stored long ago: their pages may be on disk only.
-    ahead.touch(txn, Rows(tables.messages, [one.number for one in _first_bytes(expired)]))
+    first = list(_first_bytes(expired))
+    large = [one.number for one in first if one.place is None or one.place[3] > LARGE]
+    touch_records(ahead.touch, txn, tables, [one.number for one in first], large)
     found: list[tuple[_Expired, Terms, bytes, list[bytes]]] = []
     gone: list[_Expired] = []
     keys_left, bytes_left = KEYS_PER_MESSAGE * limit, BYTES_AT_ONCE
@@ -300,7 +303,7 @@ def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit
         noted = txn.get(own_id, db=tables.ids)
         if one.queue is None and (noted is None or noted[8:16] != one.row[:8]):
             continue
-        txn.delete(one.number, db=tables.messages)
+        delete_record(txn, tables, one.number)
         txn.delete(own_id, db=tables.ids)
         for row in keys:
             txn.delete(row, db=tables.keys)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from storage.environment import Tables
-from storage.keys import MARK, NEXT_SEQUENCE
+from storage.keys import MARK, NEXT_SEQUENCE, U64
 from storage.reader import Reader
-from storage.shapes import is_message, is_meta
+from storage.shapes import is_message, is_meta, is_part
 
 
 def first_free_sequence(txn: Reader, tables: Tables, damaged: set[bytes] | None = None) -> int:
@@ -13,15 +13,19 @@ def first_free_sequence(txn: Reader, tables: Tables, damaged: set[bytes] | None 
     message has the sequence 0.
 
     :param damaged: receives the name of retention's note if the note cannot be right. It is then ignored.
-    :raises ValueError: when the last row of `messages` has no message's key.
+    :raises ValueError: when the last row of `messages` or `parts` has no key of its table.
     """
-    cursor = txn.cursor(db=tables.messages)
     behind_last = 1
-    if cursor.last():
-        if not is_message(cursor.key(), cursor.value()):
-            # New messages would come before it, or get a number that clients cannot read.
-            raise ValueError(f"the last row of messages has the key {cursor.key()!r}")
-        behind_last = int.from_bytes(cursor.key()) + 1
+    for name, table, is_row in (
+        ("messages", tables.messages, is_message),
+        ("parts", tables.parts, is_part),
+    ):
+        cursor = txn.cursor(db=table)
+        if cursor.last():
+            if not is_row(cursor.key(), cursor.value()):
+                # New rows would come before it, or get a number that clients cannot read.
+                raise ValueError(f"the last row of {name} has the key {cursor.key()!r}")
+            behind_last = max(behind_last, int.from_bytes(cursor.key()[: U64.size]) + 1)
     noted = txn.get(NEXT_SEQUENCE, db=tables.meta)
     if noted is None:
         return behind_last

@@ -15,6 +15,7 @@ from storage.keys import (
     MAX_KEY,
     MAX_TOPIC,
     NEXT_SEQUENCE,
+    PART_KEY,
     PAUSE_VALUE,
     QUEUE_VALUE,
     RECURRENCE_VALUE,
@@ -69,6 +70,11 @@ def _is_queue(key: bytes) -> bool:
 def is_message(key: bytes, value: bytes) -> bool:
     """Whether a key and value can be a row of `messages`."""
     return len(key) == _LONG and 0 < int.from_bytes(key) <= _LAST_SEQUENCE
+
+
+def is_part(key: bytes, value: bytes) -> bool:
+    """Whether a key and value can be a row of `parts`."""
+    return len(key) == PART_KEY.size and is_message(key[:_LONG], value) and bool(value)
 
 
 def is_timer(key: bytes, value: bytes) -> bool:
@@ -182,6 +188,7 @@ def is_meta(key: bytes, value: bytes) -> bool:
 
 _SHAPES: Final[dict[str, IsShaped]] = {
     "messages": is_message,
+    "parts": is_part,
     "timers": is_timer,
     "ids": is_id,
     "keys": _is_key,

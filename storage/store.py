@@ -49,6 +49,7 @@ from storage.keys import (
     term,
 )
 from storage.logged import LoggedTransaction
+from storage.parts import Cutter, join
 from storage.paused import PausedTopics
 from storage.progress import Progress
 from storage.queues import (
@@ -147,19 +148,23 @@ class Store:
         that cannot be read, and keys of other rows that were skipped."""
         # Rows of the batch that are not in its transaction yet.
         self._messages: list[tuple[bytes, bytes]] = []
+        self._parts: list[tuple[bytes, bytes]] = []
         self._replaced: list[tuple[bytes, bytes]] = []
         self._timers: list[tuple[bytes, bytes]] = []
         self._ids: list[tuple[bytes, bytes]] = []
         self._keys: list[tuple[bytes, bytes]] = []
         self._rows: list[tuple[bytes, bytes]] = []
+        # Of each table, and whether they come behind all others.
         self._unwritten = (
-            (self.tables.messages, self._replaced),
-            (self.tables.timers, self._timers),
-            (self.tables.ids, self._ids),
-            (self.tables.keys, self._keys),
-            (self.tables.messages, self._messages),
-            (self.tables.queues, self._rows),
+            (self.tables.messages, self._replaced, False),
+            (self.tables.timers, self._timers, False),
+            (self.tables.ids, self._ids, False),
+            (self.tables.keys, self._keys, False),
+            (self.tables.messages, self._messages, True),
+            (self.tables.parts, self._parts, True),
+            (self.tables.queues, self._rows, False),
         )
+        self.cutter = Cutter(self.environment.page_size)
         self.fronts = Fronts()
         self.settle: Callable[[], object] = self.commit
         """Commits an open batch; a look-up calls it first."""
@@ -302,9 +307,16 @@ class Store:
         due: bytes,
     ) -> bytes:
         message_id = term(message_id)
-        # A half that is committed may have later messages behind it, even when it was stored in the same batch.
-        rows = self._messages if sequence == self._next_sequence - 1 else self._replaced
-        rows.append((number, pack(record)))
+        stored = pack(record)
+        if sequence != self._next_sequence - 1:
+            # A half that is committed may have later messages behind it, even when it was stored in the same batch.
+            self._replaced.append((number, stored))
+        elif len(stored) <= self.cutter.most_whole:
+            self._messages.append((number, stored))
+        else:
+            value, parts = self.cutter.cut(number, stored)
+            self._messages.append((number, value))
+            self._parts += parts
         self._ids.append((b"%b\0%b" % (message_id, number), due))
         for key in keys:
             self._keys.append((key_prefix(topic, term(key)) + number, b""))
@@ -507,7 +519,7 @@ class Store:
             with suppress(StorageError):
                 # If this fails, the next batch tries again, and reports why it cannot.
                 self._txn.roll_back()
-        for _, rows in self._unwritten:
+        for _, rows, _ in self._unwritten:
             rows.clear()
         for queue in self._grown:
             queue.next = queue.visible
@@ -542,9 +554,9 @@ class Store:
             # Ids come nearly in order, keys in random order.
             keys = [key for key, _ in self._keys]
             self.environment.ahead.touch(txn, Rows(self.tables.keys, keys))
-        for table, rows in self._unwritten:
+        for table, rows, append in self._unwritten:
             if rows:
-                txn.put_all(rows, db=table, append=rows is self._messages)
+                txn.put_all(rows, db=table, append=append)
                 rows.clear()
         return txn
 
@@ -666,10 +678,11 @@ class Store:
 
         :param number: its sequence, packed.
         """
-        stored = self._txn.get(number, db=self.tables.messages)
-        if stored is None:
+        value = self._txn.get(number, db=self.tables.messages)
+        if value is None:
             return None
-        record = unpack(stored)
+        stored = join(self._txn, self.tables, number, value)
+        record = unpack(stored) if stored is not None else None
         # A record that is not packed has no checksum.
         if record is stored and read_terms(self.terms_of, record) is None:
             record = None

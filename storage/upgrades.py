@@ -12,7 +12,7 @@ from storage.reader import Reader
 from storage.redo_log import new_stamp
 from storage.sums import sum_topics
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 """Raised with every change of `keys` that an older program would misread, together with a step in `STEPS`. Newer
 formats are refused."""
 
@@ -88,6 +88,10 @@ def _use_tables(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
     Existing records stay unchanged."""
 
 
+def _cut_records(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
+    """Format 9 cuts large records into `parts`, of which older programs know nothing. Existing records stay whole."""
+
+
 STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     1: _mark_timers_complete,
     2: _sum_up_held,
@@ -96,5 +100,6 @@ STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     5: _mark_timers,
     6: _pack_records,
     7: _use_tables,
+    8: _cut_records,
 }
 """The upgrade steps, by the format from which they start."""

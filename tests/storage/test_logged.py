@@ -161,7 +161,7 @@ def test_without_sync_it_is_due_sooner_where_the_log_is_large(
     store = folder.open(sync=sync)
     hold_one(store, b"small")
     assert not store.checkpoint_if_due()
-    hold_one(store, b"large", 5_000)
+    hold_one(store, b"large", 6_000)
     assert store.checkpoint_if_due() is not sync
 
 

@@ -55,6 +55,7 @@ from storage.keys import (
     split_queue_key,
     split_timer_key,
 )
+from storage.parts import is_cut
 from storage.pops import Pop
 from storage.records import pack, unpack
 from tests.storage.folder import Folder, change_table
@@ -75,7 +76,11 @@ NOW_MS = 50_000
 """The time of the repairs. What is due earlier has fired, or waits in a paused topic."""
 
 DUE = b"due "
+MUCH = random.Random(1).randbytes(5_000)
+"""A body that cannot be packed into a single row."""
 HALF = b"half"
+RECORDS = ("messages", "parts")
+"""Tables whose rows nothing else repeats."""
 SPARED = ("meta", "topics", "groups")
 """Tables whose rows only the caller can judge, and the one that marks LMDB's file as Tidegate's."""
 
@@ -83,7 +88,7 @@ SPARED = ("meta", "topics", "groups")
 def due_of(record: bytes) -> int:
     """Return the due time that a sample has in its body."""
     body = body_of(record)
-    return int(body[len(DUE) :]) if body.startswith(DUE) else 0
+    return int(body[len(DUE) :].split()[0]) if body.startswith(DUE) else 0
 
 
 READER = RecordReader(
@@ -92,8 +97,10 @@ READER = RecordReader(
 
 
 class Held(NamedTuple):
-    """What a folder holds once everything due has fired: due times by id, and ids by topic, queue and offset."""
+    """What a folder holds once everything due has fired: due times by id, ids by topic, queue and offset, and ids of
+    the messages that are in parts, by packed sequence."""
 
+    cut: dict[bytes, bytes]
     pending: dict[bytes, int]
     queued: dict[tuple[bytes, int, int], bytes]
     aborted: set[bytes]
@@ -123,6 +130,8 @@ def fill(store: Store) -> None:
     store.commit()
     for number in range(6):
         send(store, Sample(b"new%d" % number, b"mails", 1, (b"all", b"new")), 500 + number)
+    send(store, Sample(b"large", b"mails", 1, body=MUCH), 506)
+    hold(store, Sample(b"later", b"mails", 1, body=DUE + b"7000001 " + MUCH), 7_000_001, 507)
     store.commit()
     pause_topic(store, b"paused", 600)
     for number in range(4):
@@ -173,7 +182,12 @@ def held(store: Store) -> Held:
                 queued[topic, number, one.offset] = terms_of(one.record).message_id
     txn = store.settled_reader()
     numbers = list(txn.cursor(db=store.tables.messages).iternext(values=False))
-    states = (find_by_sequence(store, int.from_bytes(number)) for number in numbers)
+    states = [find_by_sequence(store, int.from_bytes(number)) for number in numbers]
+    cut = {
+        number: terms_of(found.record).message_id
+        for number, found in zip(numbers, states, strict=True)
+        if found is not None and is_cut(txn.get(number, db=store.tables.messages) or b"")
+    }
     aborted = {
         terms_of(found.record).message_id
         for found in states
@@ -183,7 +197,7 @@ def held(store: Store) -> Held:
         terms_of(half.record).message_id for half in halves_to_check(store, 1 << 62, 100, 1 << 30)
     }
     recurring = {one.name: one.next_ms for one in scan_recurring(store, None, None, 100).found}
-    return Held(pending, queued, aborted, halves, recurring)
+    return Held(cut, pending, queued, aborted, halves, recurring)
 
 
 @pytest.fixture(scope="module")
@@ -277,6 +291,7 @@ def test_a_sound_folder_has_nothing_to_repair(
     assert len(holds.aborted) == 2
     assert len({place[:2] for place in holds.queued}) == 5
     assert (len(holds.halves), len(holds.recurring)) == (2, 2)
+    assert sorted(holds.cut.values()) == [b"large", b"later"]
 
 
 @SIZES
@@ -314,7 +329,7 @@ def test_a_row_that_is_scrambled_is_put_right(
         scramble(data, table, key, value, random_)
         repair(data)
         now = now_held(data)
-        if table in ("messages", "recurring", "recurrences", "planned"):
+        if table in ("messages", "parts", "recurring", "recurrences", "planned"):
             # Nothing else contradicts what these rows say: a message, or a time.
             continue
         if table == "ids" and inbox_size == INBOX_SIZE:
@@ -413,9 +428,10 @@ def id_of(stored: bytes) -> bytes:
 
 def left_without(held: Held, table: str, key: bytes, value: bytes) -> Held:
     """Return what is left when a row is lost. No message changes its offset."""
-    if table == "messages":
-        lost = id_of(value)
+    if table in ("messages", "parts"):
+        lost = held.cut.get(key[:8]) or id_of(value)
         return held._replace(
+            cut={number: one for number, one in held.cut.items() if one != lost},
             pending={one: ms for one, ms in held.pending.items() if one != lost},
             queued={place: one for place, one in held.queued.items() if one != lost},
             aborted=held.aborted - {lost},
@@ -458,7 +474,7 @@ def test_many_rows_are_lost_at_once(
     data = copy(file)
     random_ = random.Random(seed)
     told = list(holds.queued)
-    for table in random_.sample([name for name in TABLES if name != "messages"], 4):
+    for table in random_.sample([name for name in TABLES if name not in RECORDS], 4):
         share = random_.choice((0.5, 1))
         lost = [key for key, _ in rows_of(data, table) if random_.random() < share]
         delete(data, table, *lost)

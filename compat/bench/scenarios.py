@@ -112,6 +112,21 @@ def _life(
     )
 
 
+def _bodies(size: int, rate: int) -> Scenario:
+    return Scenario(
+        name=f"bodies-{size}-sync",
+        kind="life",
+        title=f"Whole life of timed messages with bodies of {size:,} bytes at {rate:,} per s, sync flush",
+        flush="sync",
+        threads=16,
+        rate=rate,
+        delay_ms=(2_000, 12_000),
+        body=size,
+        seconds=15,
+        warmup=8,
+    )
+
+
 def quick() -> list[Scenario]:
     """Return the most important scenarios, which take about three minutes."""
     return [
@@ -132,6 +147,7 @@ def full() -> list[Scenario]:
         for rate in (1_000, 5_000, 10_000)
         for flush in flushes
     ]
+    scenarios += [_bodies(4_000, rate=1_000), _bodies(64_000, rate=200)]
     scenarios.append(
         Scenario(
             name="levels-2000-async",

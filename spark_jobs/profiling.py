@@ -93,7 +93,7 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
     """
     from pyspark.sql import functions as f
 
-    from spark_jobs.firing import outcomes
+    from spark_jobs.outcomes import outcomes
 
     asked = pairs.where("asked_ns is not null")
     whole = asked.agg(

@@ -17,8 +17,9 @@ from gateway.wire.commands import Command
 from gateway.wire.properties import find
 from spark_jobs import messages
 from spark_jobs.exchanges import DDL, ROWS
-from spark_jobs.firing import Verdict, outcomes, verify
+from spark_jobs.firing import Verdict, verify
 from spark_jobs.ingest import read_table
+from spark_jobs.outcomes import outcomes
 from spark_jobs.profiling import Profile, profile
 from spark_jobs.rewriting import Rewriter, Rules, new_id
 from tests.gateway.memory import MemoryClient, MemoryGateway

@@ -104,6 +104,11 @@ show(
     h("a", { href: `#/${name}`, "data-view": name, title: `${title} (${key})` }, title),
   ),
 );
+// As a link it would lead to a view of that name.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
 document.getElementById("send").addEventListener("click", send);
 document.getElementById("help").addEventListener("click", help);
 window.addEventListener("hashchange", route);

@@ -846,6 +846,16 @@ def test_keys_lead_to_every_view(console: Console) -> None:
     console.press(Keys.ESCAPE)
 
 
+def test_the_link_to_the_content_leads_to_no_other_view(console: Console) -> None:
+    console.open("topics")
+    console.see("td", "consumed")
+    console.press(Keys.TAB, Keys.ENTER)
+    assert console.location == "/topics"
+    console.see("nav [data-view=topics][aria-current]")
+    console.press(Keys.TAB)
+    assert console.browser.page.execute_script("return document.activeElement.name") == "contains"
+
+
 def test_the_port_speaks_tls_when_told_to(tmp_path: Path) -> None:
     authority = Authority()
     (tmp_path / "ca.pem").write_bytes(authority.pem)

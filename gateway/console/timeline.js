@@ -32,13 +32,13 @@ export const shortcuts = [
 export function timeline(place, parameters, go) {
   const topic = parameters.get("topic") ?? "";
   const tag = parameters.get("tag") ?? "";
-  const wanted = [Number(parameters.get("from")), Number(parameters.get("to"))];
+  const wanted = [parameters.get("from") || NaN, parameters.get("to") || NaN].map(Number); // 0 is a time too
   let selection,
     data,
     timer,
     isTyped = false,
     asked = 0;
-  let follows = !(wanted[0] && wanted[1]);
+  let follows = wanted.some(Number.isNaN);
   let span = follows ? fromNow(Number(parameters.get("length")) || HOUR) : new Span(...wanted);
 
   const chart = new Chart({
@@ -149,7 +149,7 @@ export function timeline(place, parameters, go) {
   }
 
   function note() {
-    const fields = new URLSearchParams(Object.entries({ ...address(), topic, tag }).filter(([, value]) => value));
+    const fields = new URLSearchParams(Object.entries({ ...address(), topic, tag }).filter(([, value]) => value !== ""));
     history.replaceState(null, "", `#/timeline?${fields}`);
   }
 

@@ -455,6 +455,18 @@ def test_the_timeline_is_zoomed_by_keys_and_selected_by_click(console: Console) 
     console.see("h2", "Next of these")
 
 
+def test_a_timeline_from_1970_on_is_the_same_when_it_is_opened_again(console: Console) -> None:
+    console.open("timeline?from=0&to=1000000000000")
+    console.see(".caption", "from 1970-01-01")
+    console.press("+", "-")
+    console.see(".caption", "from 1970-01-01")
+    console.browser.page.refresh()
+    console.see(".caption", "from 1970-01-01")
+    console.see("main input[name=topic]").send_keys("timeline-c", Keys.ENTER)
+    console.see(".caption", "0 due in 31y")
+    assert console.location == "/timeline?from=0&to=1000000000000&topic=timeline-c"
+
+
 def test_a_message_is_found_shown_and_aborted(console: Console) -> None:
     sent = console.send(
         keys=HOSTILE.replace(" ", "_"), body=json.dumps({"order": 1, "note": HOSTILE}), tags="late"

@@ -5,6 +5,7 @@ import { h, show, svg } from "./dom.js";
 import { bytes, count, duration, quantile, short } from "./format.js";
 
 const LOOK = 2_000;
+const PATIENCE = 10_000;
 const KEPT = 60;
 const FEWEST = 5;
 const MINUTE_OF_LOOKS = 30;
@@ -39,9 +40,15 @@ function beganAnew(before, now) {
 
 export function pulse(place) {
   const seen = [];
+  const complain = (text) => show(place, h("span", { class: "bad-text" }, text));
 
   async function look() {
     if (!document.hidden) {
+      // Until a connection that has gone dead is given up, which takes minutes, old numbers would pass for the present ones.
+      const late = setTimeout(
+        () => complain("The gateway has not answered for 10 s: what this page shows may be old."),
+        PATIENCE,
+      );
       try {
         const rates = await get("/rates");
         if (seen.length && beganAnew(seen.at(-1), rates)) seen.length = 0;
@@ -50,8 +57,9 @@ export function pulse(place) {
         if (seen.length > KEPT + 1) seen.shift();
         draw(rates);
       } catch (error) {
-        show(place, h("span", { class: "bad-text" }, error.message));
+        complain(error.message);
       }
+      clearTimeout(late);
     }
     setTimeout(look, LOOK);
   }

@@ -419,6 +419,21 @@ def test_lateness_is_told_of_what_a_process_counts_that_was_started_again(consol
         console.see("#pulse .tile", f"late p99\n{told}")
 
 
+def test_rates_that_no_answer_confirms_are_not_shown_for_long(console: Console) -> None:
+    console.open()
+    console.see("#pulse .tile", "pending")
+    console.browser.page.execute_script(
+        "const [later, real] = [setTimeout, fetch];"
+        " window.setTimeout = (work, ms) => later(work, ms === 10_000 ? 100 : ms);"
+        " const wait = new Promise((go) => { window.go = go; });"
+        " window.fetch = (path, asked) =>"
+        "  path.includes('/rates') ? wait.then(() => real(path, asked)) : real(path, asked);"
+    )
+    console.see("#pulse", "has not answered for 10 s")
+    console.browser.page.execute_script("window.go()")
+    console.see("#pulse .tile", "pending")
+
+
 def test_nothing_comes_from_elsewhere(console: Console) -> None:
     console.open()
     console.see("#pulse .tile", "pending")

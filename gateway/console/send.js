@@ -16,8 +16,9 @@ export function send() {
         button.disabled = true; // a second click would send a second message
         try {
           const sent = await post("/messages", fields);
-          box.close();
           notice(`Sent to ${fields.topic}`, "good");
+          if (!box.open) return; // closed meanwhile, for something else
+          box.close();
           location.hash = `#/message/${sent.offsetMsgId}`;
         } catch (error) {
           problem.textContent = error.message;

@@ -626,6 +626,28 @@ def test_a_message_is_sent_by_hand(console: Console) -> None:
     assert len(console.api("/messages?topic=by-hand")["messages"]) == 1
 
 
+def test_a_late_answer_to_a_send_leads_nobody_away(console: Console) -> None:
+    console.open("topics")
+    console.see("td", "consumed")
+    console.press("s")
+    console.browser.page.execute_script(
+        "const real = fetch; const wait = new Promise((go) => { window.go = go; });"
+        " window.fetch = async (path, asked) => {"
+        "  const answer = await real(path, asked);"
+        "  if (asked.method === 'POST') await wait;"
+        "  return answer;"
+        " }"
+    )
+    console.see("dialog input[name=topic]").send_keys("sent-late", Keys.ENTER)
+    console.see("dialog button.main[disabled]")
+    console.click("dialog button[aria-label=Close]")
+    console.click("nav [data-view=groups]")
+    console.see("summary", "workers")
+    console.browser.page.execute_script("window.go()")
+    console.see(".notice", "Sent to sent-late")
+    assert console.location == "/groups"
+
+
 def test_a_message_recurs_rests_and_is_forgotten(console: Console) -> None:
     console.open("recurring")
     console.click("button.main", "New")

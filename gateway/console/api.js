@@ -21,6 +21,7 @@ async function request(method, path, body) {
   const credentials = sessionStorage.getItem(KEY);
   if (credentials) headers.Authorization = credentials;
   if (body !== undefined) headers["Content-Type"] = "application/json";
+  const doubt = method === "GET" ? "" : " Perhaps it did this all the same: look before you try again.";
   let answer;
   try {
     answer = await fetch(`api/v1${path}`, {
@@ -29,7 +30,7 @@ async function request(method, path, body) {
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch {
-    throw new Refused({ status: 0, detail: "The gateway does not answer." });
+    throw new Refused({ status: 0, detail: `The gateway does not answer.${doubt}` });
   }
   heardMs = Number(answer.headers.get("Tidegate-Now")) || heardMs;
   if (answer.status === 401) {
@@ -40,7 +41,7 @@ async function request(method, path, body) {
   }
   const data = await answer.json().catch(() => undefined);
   if (!answer.ok) throw new Refused(data ?? { status: answer.status, title: answer.statusText });
-  if (data === undefined) throw new Refused({ status: 0, detail: "The gateway's answer broke off." });
+  if (data === undefined) throw new Refused({ status: 0, detail: `The gateway's answer broke off.${doubt}` });
   return data;
 }
 

@@ -626,6 +626,28 @@ def test_a_message_is_sent_by_hand(console: Console) -> None:
     assert len(console.api("/messages?topic=by-hand")["messages"]) == 1
 
 
+def test_a_send_without_an_answer_is_not_told_as_one_that_failed(console: Console) -> None:
+    console.open("topics")
+    console.see("td", "consumed")
+    console.press("s")
+    for answer in ("Promise.reject()", "new Response('{')"):
+        console.browser.page.execute_script(
+            "const real = window.real ??= fetch;"
+            " window.fetch = async (path, asked) => {"
+            "  const answer = await real(path, asked);"
+            f"  return asked.method === 'POST' ? {answer} : answer;"
+            " }"
+        )
+        console.see("dialog input[name=topic]").clear()
+        console.see("dialog input[name=topic]").send_keys("answer-lost", Keys.ENTER)
+        console.see("dialog [role=alert]", "Perhaps it did this all the same")
+        console.see("dialog button.main:not([disabled])").send_keys("")
+        console.browser.page.execute_script(
+            "document.querySelector('dialog [role=alert]').textContent = ''"
+        )
+    assert len(console.api("/messages?topic=answer-lost")["messages"]) == 2
+
+
 def test_a_late_answer_to_a_send_leads_nobody_away(console: Console) -> None:
     console.open("topics")
     console.see("td", "consumed")

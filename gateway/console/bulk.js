@@ -182,10 +182,9 @@ export function bulk(selection, changed) {
       }
     }
     if (job.state === "failed") text.append(h("span", { class: "bad-text" }, ` ${job.error}`));
-    show(
-      end.parentElement,
-      h("button", { type: "button", class: "main", autofocus: true, onclick: () => box.close() }, "Close"),
-    );
+    const close = h("button", { type: "button", class: "main", onclick: () => box.close() }, "Close");
+    show(end.parentElement, close);
+    close.focus();
     changed?.();
   }
 }

@@ -204,7 +204,17 @@ const contents = (group) =>
               h(
                 "tr",
                 {},
-                cell("topic", h("a", { href: `#/timeline?topic=${encodeURIComponent(one.topic)}` }, one.topic)),
+                cell(
+                  "topic",
+                  h(
+                    "a",
+                    {
+                      href: `#/timeline?topic=${encodeURIComponent(one.topic)}`,
+                      "data-key": `topic ${one.topic} of ${group.name}`, // other groups may have the same link
+                    },
+                    one.topic,
+                  ),
+                ),
                 cell("behind", one.lag),
                 cell("oldest waits", one.waitingSinceMs ? duration(now() - one.waitingSinceMs) : "–"),
                 cell("a second", short(one.perSecond)),

@@ -524,9 +524,11 @@ def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None
     confirm.click()
     console.see("dialog [role=status]", "3 aborted")
     assert console.see("dialog progress").accessible_name == "Progress"
-    console.click("dialog button.main", "Close")
+    console.see("dialog button.main", "Close")
+    console.press(Keys.ENTER)
+    console.see_rows("dialog", 0)
     console.see(".empty", "No pending messages.")
-    assert "Change all" in console.focused
+    assert console.focused == "Change all of these…"
     assert console.api("/messages?topic=bulk")["messages"] == []
     console.open("jobs")
     console.see("td", "abort: topic bulk")
@@ -888,6 +890,19 @@ def test_of_a_group_no_more_is_drawn_than_is_shown(console: Console) -> None:
     console.looks_again("/groups")
     console.see("details[open] td", "consumed")
     assert console.focused.startswith("workers")
+
+
+def test_the_focus_stays_in_its_group_when_others_have_the_same_topic(console: Console) -> None:
+    console.open("groups")
+    page = console.browser.page
+    for group in ("wwww", "workers"):
+        console.click("summary", group)
+    console.see_rows("details a", 2)
+    page.execute_script("[...document.querySelectorAll('details a')].at(-1).focus()")
+    console.looks_again("/groups")
+    assert page.execute_script(
+        "return document.activeElement === [...document.querySelectorAll('details a')].at(-1)"
+    )
 
 
 @pytest.mark.parametrize(

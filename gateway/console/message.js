@@ -110,6 +110,11 @@ export function message(place, parameters, go, id) {
     shown,
     body,
     told = [];
+  const head = h("div", { class: "headline" }),
+    about = h("section", { class: "panel" }),
+    past = h("section", { class: "panel" }),
+    properties = h("section", { class: "panel" });
+  const drawn = new Map();
 
   async function load() {
     clearTimeout(timer);
@@ -149,103 +154,91 @@ export function message(place, parameters, go, id) {
     for (const tell of told) tell();
   }
 
+  /** Redraws a part only if what it shows has changed: of a message in its queue only its groups move on. */
+  function drawPart(part, data, build) {
+    const text = JSON.stringify(data);
+    if (drawn.get(part) !== text) show(part, build());
+    drawn.set(part, text);
+  }
+
   function drawAnew(page) {
     const one = page.message;
-    body ??= bodyOf(page.body);
+    body ??= h("section", { class: "panel" }, bodyOf(page.body));
+    if (!place.contains(head)) show(place, head, h("div", { class: "columns" }, about, past), body, properties);
     const topic = h("a", { href: `#/messages?topic=${encodeURIComponent(one.topic)}` }, one.topic);
     show(
-      place,
+      head,
+      h("h1", { class: "mono" }, one.msgId || one.offsetMsgId),
+      state(one.state),
+      one.state === "pending" && telling({ class: "dim" }, () => `due ${distance(one.dueMs, now())}`),
+      h("span", { class: "spring" }),
+      one.state === "pending" && h("button", { type: "button", "data-key": "reschedule", onclick: reschedule }, "Reschedule…"),
+      one.state === "pending" &&
+        h("button", { type: "button", class: "danger", "data-key": "abort", onclick: abort }, "Abort…"),
+    );
+    drawPart(about, [one, page.reconsumeTimes], () => [
+      h("h2", {}, "Message"),
+      facts([
+        ["Topic", topic],
+        ["Queue", `${one.queueId}${one.queueOffset >= 0 ? `, offset ${one.queueOffset}` : ""}`],
+        ["Tag", one.tags],
+        [
+          "Keys",
+          one.keys
+            ?.split(" ")
+            .filter(Boolean)
+            .map((key) => [
+              h("a", { href: `#/messages?${new URLSearchParams({ key, topic: one.topic, state: "any" })}` }, key),
+              " ",
+            ]),
+        ],
+        ["Offset id", h("span", { class: "mono" }, one.offsetMsgId)],
+        ["Sent from", one.bornHost],
+        ["Deliveries before", page.reconsumeTimes || undefined],
+        ["Recall handle", one.recallHandle && h("span", { class: "mono wrap" }, one.recallHandle)],
+      ]),
+    ]);
+    show(
+      past,
+      h("h2", {}, "History"),
       h(
-        "div",
-        { class: "headline" },
-        h("h1", { class: "mono" }, one.msgId || one.offsetMsgId),
-        state(one.state),
-        one.state === "pending" && telling({ class: "dim" }, () => `due ${distance(one.dueMs, now())}`),
-        h("span", { class: "spring" }),
-        one.state === "pending" && h("button", { type: "button", "data-key": "reschedule", onclick: reschedule }, "Reschedule…"),
-        one.state === "pending" &&
-          h("button", { type: "button", class: "danger", "data-key": "abort", onclick: abort }, "Abort…"),
-      ),
-      h(
-        "div",
-        { class: "columns" },
-        h(
-          "section",
-          { class: "panel" },
-          h("h2", {}, "Message"),
-          facts([
-            ["Topic", topic],
-            ["Queue", `${one.queueId}${one.queueOffset >= 0 ? `, offset ${one.queueOffset}` : ""}`],
-            ["Tag", one.tags],
-            [
-              "Keys",
-              one.keys
-                ?.split(" ")
-                .filter(Boolean)
-                .map((key) => [
-                  h("a", { href: `#/messages?${new URLSearchParams({ key, topic: one.topic, state: "any" })}` }, key),
-                  " ",
-                ]),
-            ],
-            ["Offset id", h("span", { class: "mono" }, one.offsetMsgId)],
-            ["Sent from", one.bornHost],
-            ["Deliveries before", page.reconsumeTimes || undefined],
-            ["Recall handle", one.recallHandle && h("span", { class: "mono wrap" }, one.recallHandle)],
-          ]),
-        ),
-        h(
-          "section",
-          { class: "panel" },
-          h("h2", {}, "History"),
+        "ol",
+        { class: "history" },
+        page.history.map((event) =>
           h(
-            "ol",
-            { class: "history" },
-            page.history.map((event) =>
-              h(
-                "li",
-                { class: event.kind },
-                h("time", { datetime: iso(event.atMs) }, moment(event.atMs)),
-                " ",
-                event.kind === "due" && one.state === "pending"
-                  ? telling({}, () =>
-                      event.atMs > now() ? `will be due, ${distance(event.atMs, now())}` : HAPPENED.due,
-                    )
-                  : (HAPPENED[event.kind] ?? event.kind),
-                event.kind === "rescheduled" && `; it was due ${moment(one.dueBeforeMs)}`,
-              ),
+            "li",
+            { class: event.kind },
+            h("time", { datetime: iso(event.atMs) }, moment(event.atMs)),
+            " ",
+            event.kind === "due" && one.state === "pending"
+              ? telling({}, () => (event.atMs > now() ? `will be due, ${distance(event.atMs, now())}` : HAPPENED.due))
+              : (HAPPENED[event.kind] ?? event.kind),
+            event.kind === "rescheduled" && `; it was due ${moment(one.dueBeforeMs)}`,
+          ),
+        ),
+      ),
+      page.receivers.length > 0 && [
+        h("h3", {}, "Consumer groups"),
+        h(
+          "ul",
+          { class: "receivers" },
+          page.receivers.map((group) =>
+            h(
+              "li",
+              {},
+              h("span", { class: `state ${group.isPast ? "fired" : "pending"}` }, group.isPast ? "past it" : "not yet"),
+              " ",
+              h("a", { href: `#/groups?contains=${encodeURIComponent(group.group)}` }, group.group),
+              h("span", { class: "dim" }, ` at offset ${group.offset}`),
             ),
           ),
-          page.receivers.length > 0 && [
-            h("h3", {}, "Consumer groups"),
-            h(
-              "ul",
-              { class: "receivers" },
-              page.receivers.map((group) =>
-                h(
-                  "li",
-                  {},
-                  h(
-                    "span",
-                    { class: `state ${group.isPast ? "fired" : "pending"}` },
-                    group.isPast ? "past it" : "not yet",
-                  ),
-                  " ",
-                  h("a", { href: `#/groups?contains=${encodeURIComponent(group.group)}` }, group.group),
-                  h("span", { class: "dim" }, ` at offset ${group.offset}`),
-                ),
-              ),
-            ),
-          ],
         ),
-      ),
-      h("section", { class: "panel" }, body),
-      h(
-        "section",
-        { class: "panel" },
-        h("h2", {}, "Properties"),
-        facts(Object.entries(page.properties).map(([name, value]) => [name, h("span", { class: "wrap" }, value)])),
-      ),
+      ],
     );
+    drawPart(properties, page.properties, () => [
+      h("h2", {}, "Properties"),
+      facts(Object.entries(page.properties).map(([name, value]) => [name, h("span", { class: "wrap" }, value)])),
+    ]);
 
     /** Changes the message, and shows the outcome. */
     async function change(path, body, wanted) {

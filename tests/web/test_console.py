@@ -336,6 +336,34 @@ def test_a_message_is_looked_at_again(console: Console) -> None:
     console.see(".headline .state", "aborted")
 
 
+def test_a_body_is_read_on_while_groups_move_on(console: Console) -> None:
+    sent = console.send(body="\n".join(map(str, range(999))))
+    console.open(f"message/{sent['offsetMsgId']}")
+    console.click(".presets button", "Hex")
+    page = console.browser.page
+    page.execute_script(
+        "const real = fetch; let offset = 0;"
+        " window.fetch = async (path, asked) => {"
+        "  const answer = await real(path, asked);"
+        "  if (!path.includes('/messages/')) return answer;"
+        "  const page = await answer.json();"
+        "  page.receivers = [{ group: 'workers', isPast: false, offset: offset++ }];"
+        "  return Response.json(page);"
+        " };"
+        " const body = document.querySelector('pre.body');"
+        " body.scrollTop = 100;"
+        " getSelection().selectAllChildren(body)"
+    )
+    console.see(".receivers", "at offset")
+    console.looks_again("/messages/")
+    assert console.focused == "Hex"
+    scrolled, selected = page.execute_script(
+        "return [document.querySelector('pre.body').scrollTop, getSelection().toString()]"
+    )
+    assert scrolled == 100
+    assert selected.startswith("000000")
+
+
 def test_how_far_off_something_is_is_told_by_the_gateways_clock(console: Console) -> None:
     sent = console.send(at="+30d", topic="far")
     page = console.browser.page

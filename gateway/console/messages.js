@@ -54,9 +54,11 @@ export class MessageTable {
 
   /** @param isAgain whether this refreshes the same query: then as many messages are shown as before. */
   async load(query, isAgain = false) {
-    if (!isAgain) this.#wanted = PAGE;
+    if (!isAgain) {
+      this.#wanted = PAGE;
+      this.#more.hidden = true; // what follows is of the query before
+    }
     this.#asked = query;
-    this.#cursor = null;
     await this.#page(true);
   }
 

@@ -891,6 +891,30 @@ def test_what_is_asked_for_stays_when_the_timeline_is_looked_at_again(console: C
     assert "Change all" in console.focused
 
 
+def test_more_is_shown_while_the_list_is_looked_at_again(console: Console) -> None:
+    for _ in range(60):
+        console.send(topic="more")
+    console.open("timeline?length=3600000&topic=more")
+    console.see_rows(".messages tbody tr", 50)
+    page = console.browser.page
+    page.execute_script(
+        "const real = fetch; const wait = new Promise((go) => { window.go = go; });"
+        " window.fetch = async (path, asked) => {"
+        "  if (path.includes('/messages') && !path.includes('cursor=')) {"
+        "   window.waits = true;"
+        "   await wait;"
+        "  }"
+        "  return real(path, asked);"
+        " }"
+    )
+    WebDriverWait(page, LIMIT_S, 0.05).until(lambda _: page.execute_script("return window.waits"))
+    console.click("button.more")
+    console.see_rows(".messages tbody tr", 60)
+    page.execute_script("window.go()")
+    console.looks_again("/timeline")
+    console.see_rows(".messages tbody tr", 60)
+
+
 def test_a_list_keeps_the_focus_and_comes_back_after_an_error(console: Console) -> None:
     console.send(topic="focused")
     console.open("topics?contains=focused")

@@ -36,6 +36,28 @@ export function show(place, ...children) {
   focusOn(name, place);
 }
 
+const COPIED = 10_000;
+let pressedAt = -COPIED,
+  selectedAt = -COPIED;
+document.addEventListener("pointerdown", () => (pressedAt = performance.now()), true);
+for (const end of ["pointerup", "pointercancel"])
+  document.addEventListener(end, () => (pressedAt = -COPIED), true);
+document.addEventListener("selectionchange", () => (selectedAt = performance.now()));
+
+/** Whether the user is just now clicking, or has just selected text in a place, probably to copy it. Redrawing the
+ * place would undo either. */
+export function isInHand(place) {
+  const selection = getSelection();
+  const since = performance.now() - COPIED;
+  return pressedAt > since || (selectedAt > since && !selection.isCollapsed && place.contains(selection.anchorNode));
+}
+
+/** Replaces the contents of a list that is shown already, unless the user is about to do something with them: then the
+ * next refresh does it. */
+export function refresh(place, ...children) {
+  if (!isInHand(place)) show(place, ...children);
+}
+
 /** Opens a dialog, which is removed when it is closed. Escape closes it. The focus goes back to where it was, even if
  * that element was redrawn. */
 export function dialog(title, ...children) {

@@ -2,7 +2,7 @@
 
 import { get, now, post, remove } from "./api.js";
 import { selectionText } from "./bulk.js";
-import { h, notice, show } from "./dom.js";
+import { h, notice, refresh, show } from "./dom.js";
 import { count, duration, moment, short } from "./format.js";
 
 const REFRESH = 3_000;
@@ -155,7 +155,7 @@ export function topics(place, parameters, go) {
     const [all, isMore] = await pages("/topics", "topics", contains);
     const found = all.filter((one) => system || !one.isSystem);
     const most = Math.max(1, ...found.map((one) => one.held));
-    show(
+    refresh(
       rows,
       found.map((one) =>
         h(
@@ -251,7 +251,7 @@ export function groups(place, parameters, go) {
     found.sort((one, other) => other.lag - one.lag || other.members.length - one.members.length);
     if (isFirst && found.length === 1) opened.add(found[0].name);
     isFirst = false;
-    show(
+    refresh(
       list,
       found.map((group) => {
         const key = group.name;
@@ -301,7 +301,7 @@ export function jobs(place) {
   const complain = (text) => show(rows, line(text, "bad-text"));
   return live(async () => {
     const { jobs: found } = await get("/bulk");
-    show(
+    refresh(
       rows,
       found.map((job) =>
         h(

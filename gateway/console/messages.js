@@ -2,7 +2,7 @@
 
 import { get, now } from "./api.js";
 import { bulk } from "./bulk.js";
-import { field, h, notice, show } from "./dom.js";
+import { field, h, isInHand, notice, show } from "./dom.js";
 import { bytes, distance, iso, moment, shownTime, typedTime } from "./format.js";
 
 const PAGE = 50;
@@ -59,7 +59,7 @@ export class MessageTable {
       this.#more.hidden = true; // what follows is of the query before
     }
     this.#asked = query;
-    await this.#page(true);
+    await this.#page(true, isAgain);
   }
 
   #next() {
@@ -67,7 +67,7 @@ export class MessageTable {
     this.#page().catch((error) => notice(error.message, "bad"));
   }
 
-  async #page(afresh = false) {
+  async #page(afresh = false, isAgain = false) {
     const number = ++this.#number;
     let messages = [];
     const paused = new Set();
@@ -81,6 +81,7 @@ export class MessageTable {
       for (const one of page.paused) if (!one.resumed) paused.add(one.topic);
       cursor = page.cursor;
     }
+    if (isAgain && isInHand(this.#rows)) return;
     this.#cursor = cursor;
     const rows = messages.map((message) => this.#row(message, paused.has(message.topic)));
     if (afresh) show(this.#rows, rows);

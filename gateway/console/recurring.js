@@ -1,7 +1,7 @@
 // Recurring messages: a list, their next times, and a form that shows these before anything is set.
 
 import { get, now, post, put, remove } from "./api.js";
-import { dialog, field, h, notice, openDialog, show } from "./dom.js";
+import { dialog, field, h, notice, openDialog, refresh, show } from "./dom.js";
 import { bytes, count, distance, moment, written } from "./format.js";
 
 const REFRESH = 3_000;
@@ -125,7 +125,7 @@ export function recurring(box) {
     try {
       if (!document.hidden) {
         const [found, isMore] = await all();
-        show(
+        refresh(
           rows,
           found.map(row),
           isMore && line("There are more: tidegate recurring list", "empty"),

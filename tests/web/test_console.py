@@ -931,6 +931,43 @@ def test_a_list_keeps_the_focus_and_comes_back_after_an_error(console: Console) 
     console.see("td button", "pause")
 
 
+@pytest.mark.parametrize(
+    ("view", "cell", "path"),
+    [
+        ("timeline?length=3600000", ".messages tbody td", "/timeline"),
+        ("topics", "tbody td", "/topics"),
+    ],
+)
+def test_what_is_selected_to_be_copied_stays_when_a_list_is_looked_at_again(
+    console: Console, view: str, cell: str, path: str
+) -> None:
+    console.send(topic="copied")
+    console.open(view)
+    console.see(cell)
+    page = console.browser.page
+    page.execute_script(
+        "performance.now = () => 0; window.cell ="
+        " document.querySelector(arguments[0]); getSelection().selectAllChildren(cell)",
+        cell,
+    )
+    console.looks_again(path)
+    assert page.execute_script("return cell.isConnected")
+    page.execute_script("performance.now = () => 11_000")  # whoever copies has done so by now
+    console.looks_again(path)
+    assert not page.execute_script("return cell.isConnected")
+
+
+def test_a_list_is_not_redrawn_below_a_pressed_button(console: Console) -> None:
+    console.send(topic="pressed")
+    console.open("topics?contains=pressed")
+    console.browser.page.execute_script("performance.now = () => 0")
+    ActionChains(console.browser.page).click_and_hold(console.see("td button", "pause")).perform()
+    console.looks_again("/topics")
+    ActionChains(console.browser.page).release().perform()
+    console.see(".notice", "pressed is paused")
+    console.see("td button", "resume")
+
+
 def test_of_a_group_no_more_is_drawn_than_is_shown(console: Console) -> None:
     console.open("groups")
     console.see("summary", "workers")

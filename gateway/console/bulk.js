@@ -8,14 +8,14 @@ const LOOK = 400;
 
 const NAMES = { topic: "topic", key: "key", tag: "tag", begin: "due from", end: "due before" };
 
+/** Tells a selection. A key or tag that is written from right to left would turn the words behind it around, too. */
 export const selectionText = (selection) =>
   Object.entries(selection)
     .filter(([, value]) => value !== undefined && value !== "")
-    .map(
-      ([name, value]) =>
-        `${NAMES[name] ?? name} ${(name === "begin" || name === "end") && typeof value === "number" ? moment(value) : value}`,
-    )
-    .join(", ");
+    .map(([name, value], place) => [
+      `${place ? ", " : ""}${NAMES[name] ?? name} `,
+      h("bdi", {}, (name === "begin" || name === "end") && typeof value === "number" ? moment(value) : value),
+    ]);
 
 const DONE = { abort: "aborted", reschedule: "rescheduled" };
 
@@ -48,7 +48,7 @@ export function bulk(selection, changed) {
     });
     show(
       body,
-      h("p", {}, `All pending messages with ${selectionText(given)}:`),
+      h("p", {}, "All pending messages with ", selectionText(given), ":"),
       h(
         "div",
         { class: "choices" },
@@ -109,7 +109,9 @@ export function bulk(selection, changed) {
         "p",
         {},
         h("strong", {}, number),
-        ` with ${selectionText(given)} ${what} Messages that arrive from now on are not changed.`,
+        " with ",
+        selectionText(given),
+        ` ${what} Messages that arrive from now on are not changed.`,
       ),
       preview.sample.length > 0 &&
         h(

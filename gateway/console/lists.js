@@ -308,7 +308,7 @@ export function jobs(place) {
           "tr",
           {},
           cell("started", moment(job.startedMs)),
-          cell("change", `${job.action}: ${selectionText(job.selection)}`),
+          cell("change", `${job.action}: `, selectionText(job.selection)),
           cell("messages", job.expected),
           cell("done", job.done),
           cell("missed", job.missed),

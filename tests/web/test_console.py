@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
@@ -560,6 +561,25 @@ def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None
     assert console.api("/messages?topic=bulk")["messages"] == []
     console.open("jobs")
     console.see("td", "abort: topic bulk")
+
+
+def test_a_key_that_turns_text_around_leaves_the_question_readable(console: Console) -> None:
+    key = "\N{RIGHT-TO-LEFT OVERRIDE}order"
+    console.send(topic="turned", keys=key)
+    console.open(f"messages?topic=turned&key={quote(key)}")
+    console.click("button.danger", "Change all of these")
+    console.click("dialog button", "Abort them")
+    console.see("dialog p", "cannot be undone")
+    places = console.browser.page.execute_script(
+        "const text = document.querySelector('dialog p').lastChild, at = text.data.indexOf('will');"
+        " return [at, at + 3].map((place) => {"
+        "  const range = document.createRange();"
+        "  range.setStart(text, place);"
+        "  range.setEnd(text, place + 1);"
+        "  return range.getBoundingClientRect().x;"
+        " })"
+    )
+    assert places[0] < places[1]
 
 
 def test_a_late_answer_is_not_taken_for_what_was_asked_for_last(console: Console) -> None:

@@ -55,10 +55,16 @@ export function iso(ms) {
 /** A time as the API reads it: the API takes a number with few digits for a mistake. */
 export const written = (ms) => (ms < 1e11 ? new Date(ms).toISOString() : ms);
 
+/** Times without a zone in the forms that the API takes, but for those by weeks: 2030-01-31, 2030-01-31 09:30:00,125 as
+ * in logs, 20300131T0930. */
+const ZONELESS =
+  /^\s*(?!\d+\s*$)(\d{4})-?(\d\d)-?(\d\d)(?:\D(\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)?)?\s*$/;
+
 /** A typed time as the API reads it. Without a zone it is in the user's time zone, not the gateway's. */
 export function typedTime(text) {
-  const [, date, hour, rest] = /^\s*(\d{4}-\d\d-\d\d)(?:[T ](\d\d)(:\d\d(?::\d\d(?:\.\d+)?)?)?)?\s*$/.exec(text) ?? [];
-  const found = new Date(`${date}T${hour ?? "00"}${rest ?? ":00"}`);
+  const [, year, month, dayOfMonth, hour = "00", minute = "00", second = "00", rest = "0"] = ZONELESS.exec(text) ?? [];
+  const date = `${year}-${month}-${dayOfMonth}`;
+  const found = new Date(`${date}T${hour}:${minute}:${second}.${rest}`);
   // Browsers turn 31 February into 3 March; the API refuses it.
   return day(found) === date ? written(found.getTime()) : text;
 }

@@ -21,6 +21,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
+from gateway.moments import parse_moment
 from gateway.wire.codes import RequestCode
 from gateway.wire.fields import to_ext
 from gateway.wire.headers import SendMessageV2
@@ -852,6 +853,33 @@ def test_a_time_without_a_zone_is_of_the_browser(console: Console) -> None:
         assert zone == "UTC", "that is what times of a rule without one are in"
     finally:
         page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2031-02-01 09:30:00,000",
+        "2031-02-01T0930",
+        "20310201T093000",
+        "2031-02-01t09:30",
+        " 2031-02-01_09:30:00.0 ",
+    ],
+)
+def test_a_time_without_a_zone_is_of_the_browser_however_it_is_written(
+    console: Console, text: str
+) -> None:
+    page = console.browser.page
+    page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Tokyo"})
+    try:
+        console.open("topics")
+        read = page.execute_async_script(
+            "const [text, done] = arguments;"
+            " import('/console/format.js').then(({ typedTime }) => done(typedTime(text)))",
+            text,
+        )
+    finally:
+        page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+    assert read == parse_moment(text, 0, timezone(timedelta(hours=9)))
 
 
 def test_hours_are_those_on_the_wall_beyond_a_change_of_clocks(console: Console) -> None:

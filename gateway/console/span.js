@@ -52,8 +52,11 @@ export class Span {
       const days = Math.round(step / DAY);
       const date = new Date(first);
       date.setDate(date.getDate() - (((Math.round(date.getTime() / DAY) % days) + days) % days));
-      for (; date.getTime() < this.end; date.setDate(date.getDate() + days))
+      while (date.getTime() < this.end) {
         if (date.getTime() >= this.begin) times.push(date.getTime());
+        date.setDate(date.getDate() + days);
+        date.setHours(0, 0, 0, 0); // again, after a day that began at one o'clock
+      }
       return times;
     }
     if (step >= HOUR) {

@@ -899,6 +899,24 @@ def test_hours_are_those_on_the_wall_beyond_a_change_of_clocks(console: Console)
         page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
 
 
+def test_days_begin_at_midnight_after_one_that_began_an_hour_later(console: Console) -> None:
+    page = console.browser.page
+    page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "America/Santiago"})
+    try:
+        console.open("topics")
+        # On 6 September 2026 clocks go from 0:00 to 1:00 in Chile.
+        begin_ms = int(datetime(2026, 9, 4, tzinfo=UTC).timestamp() * 1_000)
+        hours = page.execute_async_script(
+            "const [begin, done] = arguments;"
+            " import('/console/span.js').then(({ Span }) => done("
+            "  new Span(begin, begin + 5 * 86_400_000).ticks(5).times.map((time) => new Date(time).getHours())))",
+            begin_ms,
+        )
+    finally:
+        page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+    assert hours == [0, 0, 1, 0, 0]
+
+
 def test_a_day_that_no_month_has_is_refused(console: Console) -> None:
     console.open("topics")
     console.press("s")

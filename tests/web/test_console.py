@@ -290,6 +290,26 @@ def test_long_names_and_dialogs_fit_a_phone(console: Console) -> None:
     assert fits()
 
 
+def test_what_a_colour_alone_says_is_seen_with_the_colours_of_the_system(console: Console) -> None:
+    console.send(topic="coloured")
+    page = console.browser.page
+    console.open("timeline?length=3600000&topic=coloured")
+    console.see(".legend", "coloured")
+    console.see("[aria-pressed=true]", "1h")
+    forced = {"features": [{"name": "forced-colors", "value": "active"}]}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", forced)
+    backgrounds = (
+        "return [...arguments].map("
+        "(name) => getComputedStyle(document.querySelector(name)).backgroundColor)"
+    )
+    pressed, others = page.execute_script(
+        backgrounds, "[aria-pressed=true]", "[aria-pressed=false]"
+    )
+    assert pressed != others
+    dot, around = page.execute_script(backgrounds, ".legend .dot", ".legend button")
+    assert dot != around
+
+
 def test_an_address_that_is_cut_is_no_empty_page(console: Console) -> None:
     console.open("message/%zz")
     console.see("main .bad-text", "an offset id")

@@ -70,9 +70,11 @@ def report(*reasons: str) -> Page:
 class _Channel(HTTPChannel):
     """A connection. It refuses a Content-Length of so many digits that Python does not parse it, where Twisted would
     fail with a traceback, lets nobody ask for more than is read, and waits a minute for a request, however it arrives.
+    Of too long a line it says so.
     """
 
     _is_dropped = False
+    _is_refused = False
 
     def headerReceived(self, line: bytes) -> bool:
         try:
@@ -80,7 +82,17 @@ class _Channel(HTTPChannel):
         except ValueError:
             return bool(self._failChooseTransferDecoder())
 
+    def lineLengthExceeded(self, line: bytes) -> None:
+        """Answer a line of the header that is too long, as a long address; Twisted would only close."""
+        self._is_refused = True
+        transport: Any = self.transport
+        transport.write(b"HTTP/1.1 431 Request Header Fields Too Large\r\n\r\n")
+        self.loseConnection()  # type: ignore[no-untyped-call]
+
     def dataReceived(self, data: bytes) -> None:
+        if self._is_refused:
+            # The rest of the line, which came after the refusal, is no request.
+            return
         if self._handlingRequest:
             # Nobody will read this, and it does not put off the time when the connection ends.
             self.persistent = False

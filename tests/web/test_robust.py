@@ -93,6 +93,18 @@ def test_a_length_of_thousands_of_digits_is_refused(served: MemoryGateway) -> No
     assert HttpClient(served).ask("POST", f"{API}/messages", headers=length).status == 400
 
 
+@pytest.mark.parametrize("size", [100, 70_000], ids=["in-pieces", "at-once"])
+@pytest.mark.parametrize("line", ["GET /health?{} HTTP/1.1", "GET /health HTTP/1.1\r\nX: {}"])
+def test_too_long_a_line_is_told_of(served: MemoryGateway, line: str, size: int) -> None:
+    transport = HttpClient(served).connect()
+    request = (line.format("x" * 69_000) + "\r\n\r\n").encode()
+    for place in range(0, len(request), size):
+        transport.protocol.dataReceived(request[place : place + size])
+    served.settle()
+    assert transport.value() == b"HTTP/1.1 431 Request Header Fields Too Large\r\n\r\n"
+    assert not transport.connected
+
+
 @pytest.mark.parametrize("path", ["/health", "/console/style.css", "/metrics", f"{API}/topics"])
 @pytest.mark.parametrize("pieces", [1, 1_000], ids=["at-once", "in-pieces-as-by-TLS"])
 def test_who_does_not_wait_for_an_answer_gets_no_more_than_one(

@@ -56,7 +56,8 @@ export class MessageTable {
   async load(query, isAgain = false) {
     if (!isAgain) {
       this.#wanted = PAGE;
-      this.#more.hidden = true; // what follows is of the query before
+      this.#more.hidden = true; // what follows is of the query before, as are the rows
+      this.#rows.setAttribute("aria-busy", "true");
     }
     this.#asked = query;
     await this.#page(true, isAgain);
@@ -84,8 +85,10 @@ export class MessageTable {
     if (isAgain && isInHand(this.#rows)) return;
     this.#cursor = cursor;
     const rows = messages.map((message) => this.#row(message, paused.has(message.topic)));
-    if (afresh) show(this.#rows, rows);
-    else this.#rows.append(...rows);
+    if (afresh) {
+      show(this.#rows, rows);
+      this.#rows.removeAttribute("aria-busy");
+    } else this.#rows.append(...rows);
     this.#more.hidden = cursor === null;
     this.#empty.hidden = this.#rows.childElementCount > 0;
     const { state: wanted = "pending", id, key } = this.#asked;

@@ -158,6 +158,7 @@ export function timeline(place, parameters, go) {
     isTyped = false;
     selection = undefined;
     span = fromNow(length);
+    caption.setAttribute("aria-busy", "true");
     note();
     load();
   }
@@ -166,6 +167,7 @@ export function timeline(place, parameters, go) {
     follows = false;
     isTyped = false;
     span = next;
+    caption.setAttribute("aria-busy", "true"); // it tells of the span before
     chart.update(span, data, selection);
     note();
     clearTimeout(timer);
@@ -184,7 +186,10 @@ export function timeline(place, parameters, go) {
     list().catch(complain);
   }
 
-  const complain = (error) => show(caption, h("span", { class: "bad-text" }, error.message));
+  function complain(error) {
+    caption.removeAttribute("aria-busy");
+    show(caption, h("span", { class: "bad-text" }, error.message));
+  }
 
   /** @param isAgain whether this refreshes the same view. */
   async function load(isAgain = false) {
@@ -219,6 +224,7 @@ export function timeline(place, parameters, go) {
   }
 
   function describe() {
+    caption.removeAttribute("aria-busy");
     const held = data.isWhole ? count(data.total) : `at least ${count(data.total)}`;
     show(
       caption,

@@ -532,6 +532,29 @@ def test_a_timeline_from_1970_on_is_the_same_when_it_is_opened_again(console: Co
     assert console.location == "/timeline?from=0&to=1000000000000&topic=timeline-c"
 
 
+def test_what_is_of_the_question_before_is_dimmed(console: Console) -> None:
+    for topic in ("dim-a", "dim-b"):
+        console.send(topic=topic)
+    console.open("timeline?length=3600000")
+    console.see(".messages td", "dim-a")
+    assert not console.browser.page.find_elements(By.CSS_SELECTOR, "main [aria-busy]")
+    console.browser.page.execute_script(
+        "window.real = fetch; const wait = new Promise((go) => { window.go = go; });"
+        " window.fetch = (path, asked) => wait.then(() => real(path, asked))"
+    )
+    console.press("-")
+    console.see(".caption[aria-busy=true]", "in 1h from")
+    console.browser.page.execute_script(
+        "window.fetch = (path, asked) =>"
+        " path.includes('/timeline') ? real(path, asked) : Promise.reject(); window.go()"
+    )
+    console.see(".caption:not([aria-busy])", "does not answer")
+    console.see(".messages [aria-busy=true]", "dim-a")
+    console.browser.page.execute_script("window.fetch = window.real")
+    console.see(".caption", "in 2h from")
+    console.see(".messages tbody:not([aria-busy])", "dim-a")
+
+
 def test_a_message_is_found_shown_and_aborted(console: Console) -> None:
     sent = console.send(
         keys=HOSTILE.replace(" ", "_"), body=json.dumps({"order": 1, "note": HOSTILE}), tags="late"

@@ -52,7 +52,8 @@ const cell = (label, ...children) =>
 /** A row with a text in place of data. */
 const line = (text, kind) => h("tr", {}, h("td", { colspan: "8", class: kind }, text));
 
-const MORE = "There are more: type a part of the name.";
+/** Stands above the list: below a thousand rows nobody would learn that the longest lag may be elsewhere. */
+const MORE = `Only the first ${count(MOST)} by name are here: type a part of the name to see others.`;
 
 /** Returns the first rows of a list, and whether there are more. */
 async function pages(path, name, contains) {
@@ -157,6 +158,7 @@ export function topics(place, parameters, go) {
     const most = Math.max(1, ...found.map((one) => one.held));
     refresh(
       rows,
+      isMore && line(MORE, "empty"),
       found.map((one) =>
         h(
           "tr",
@@ -175,7 +177,6 @@ export function topics(place, parameters, go) {
           cell("firing", firing(one)),
         ),
       ),
-      isMore && line(MORE, "empty"),
       !found.length &&
         !isMore &&
         line(contains ? "No topic's name contains this." : "No topics yet: the first send makes one.", "empty"),
@@ -253,6 +254,7 @@ export function groups(place, parameters, go) {
     isFirst = false;
     refresh(
       list,
+      isMore && h("p", { class: "empty" }, MORE),
       found.map((group) => {
         const key = group.name;
         return h(
@@ -280,7 +282,6 @@ export function groups(place, parameters, go) {
           opened.has(key) && contents(group),
         );
       }),
-      isMore && h("p", { class: "empty" }, MORE),
       !found.length &&
         h("p", { class: "empty" }, contains ? "No consumer group's name contains this." : "No consumer groups."),
     );

@@ -1112,6 +1112,20 @@ def test_a_name_that_nothing_has_is_told_of(console: Console, view: str, words: 
     console.see(".empty", words)
 
 
+def test_that_there_are_more_groups_is_told_above_the_first_thousand(console: Console) -> None:
+    console.open("topics")
+    console.see("td", "consumed")
+    console.browser.page.execute_script(
+        "const real = fetch, groups = Array.from({length: 1000}, (_, number) =>"
+        "  ({name: `group-${number}`, lag: number, members: [], topics: []}));"
+        " window.fetch = (path, asked) => path.includes('/groups') ?"
+        "  Response.json({groups, cursor: 'more'}) : real(path, asked);"
+        " location.hash = '#/groups'"
+    )
+    console.see("main .empty:first-child", "Only the first 1,000 by name")
+    console.see("main .empty + details", "group-999")
+
+
 def test_keys_lead_to_every_view(console: Console) -> None:
     console.open()
     for key, view in (

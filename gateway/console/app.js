@@ -91,7 +91,6 @@ async function status() {
     const one = await get("/status");
     document.querySelector(".brand").title =
       `Tidegate ${one.version}: ${one.broker} at ${one.address}${one.user ? `, as ${one.user}` : ""}`;
-    for (const reason of one.reasons) notice(`Not ready: ${reason}`, "bad");
     if (!one.clockMoves) notice("This gateway has a manual clock: move it with tidegate clock advance");
   } catch (error) {
     notice(error.message, "bad");

@@ -50,12 +50,12 @@ export function pulse(place) {
         PATIENCE,
       );
       try {
-        const rates = await get("/rates");
+        const [rates, { reasons }] = await Promise.all([get("/rates"), get("/status")]);
         if (seen.length && beganAnew(seen.at(-1), rates)) seen.length = 0;
         // By this page's own time: the gateway's may stand still, or be set.
         seen.push({ ...rates, heardMs: performance.now() });
         if (seen.length > KEPT + 1) seen.shift();
-        draw(rates);
+        draw(rates, reasons);
       } catch (error) {
         complain(error.message);
       }
@@ -86,7 +86,8 @@ export function pulse(place) {
   const tile = (name, value, hint, line, bad) =>
     h("div", { class: `tile${bad ? " bad" : ""}`, title: hint }, h("span", {}, name), h("b", {}, value), line);
 
-  function draw(rates) {
+  /** @param reasons why the gateway is not ready. */
+  function draw(rates, reasons) {
     const speed = (name, label, hint) => {
       const values = perSecond(name);
       return tile(label, short(values.at(-1) ?? rates[name].tenSeconds), hint, spark(values));
@@ -95,6 +96,7 @@ export function pulse(place) {
       commit = lately("commit");
     show(
       place,
+      reasons.length > 0 && h("span", { class: "bad-text" }, `Not ready: ${reasons.join("; ")}`),
       tile("pending", count(rates.held), "Messages that have not fired yet"),
       speed("accepted", "accepted /s", "Messages accepted per second, with or without a delay"),
       speed("fired", "fired /s", "Delayed messages fired per second"),

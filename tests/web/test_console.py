@@ -445,6 +445,24 @@ def test_rates_are_told_by_a_clock_that_moves(browser: Browser, tmp_path: Path) 
         assert rate <= 1  # one message in about two seconds
 
 
+def test_an_open_page_tells_that_sends_are_refused_from_now_on(console: Console) -> None:
+    console.open("topics", width=360, height=640)
+    console.see("#pulse .tile", "pending")
+    console.browser.page.execute_script(
+        "const real = window.real = fetch; window.fetch = async (path, asked) => {"
+        "  const answer = await real(path, asked);"
+        "  if (!path.includes('/status')) return answer;"
+        "  return Response.json({...await answer.json(), reasons: ['the disk is full', 'and more']});"
+        " }"
+    )
+    console.see("#pulse .bad-text", "Not ready: the disk is full; and more")
+    width = "return document.querySelector('#pulse .bad-text').getBoundingClientRect().width"
+    assert console.browser.page.execute_script(width) > 200  # narrower, it would fill the window
+    console.see("#pulse .tile", "pending")
+    console.browser.page.execute_script("window.fetch = window.real")
+    console.see("#pulse .tile:first-child", "pending")
+
+
 def test_lateness_is_told_of_what_a_process_counts_that_was_started_again(console: Console) -> None:
     """An example is one of several workers, while the others have accepted more than it ever did."""
     console.open()

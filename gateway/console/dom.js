@@ -99,6 +99,10 @@ export function notice(text, kind = "") {
   setTimeout(() => line.remove(), kind === "bad" ? 12_000 : 5_000);
 }
 
+/** What was typed into a form for a search, without the blanks that come along when an id or a name is pasted. */
+export const typed = (form) =>
+  Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]));
+
 /** A labelled field. */
 export const field = (label, input, hint) =>
   h("label", { class: "field" }, h("span", {}, label), input, hint && h("small", {}, hint));

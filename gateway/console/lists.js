@@ -2,7 +2,7 @@
 
 import { get, now, post, remove } from "./api.js";
 import { selectionText } from "./bulk.js";
-import { h, notice, refresh, show } from "./dom.js";
+import { h, notice, refresh, show, typed } from "./dom.js";
 import { count, duration, moment, short } from "./format.js";
 
 const REFRESH = 3_000;
@@ -75,7 +75,7 @@ function filterBar(view, parameters, go, ...more) {
       role: "search",
       onsubmit: (event) => {
         event.preventDefault();
-        go(view, Object.fromEntries(new FormData(form)));
+        go(view, typed(form));
       },
     },
     h("input", {

@@ -2,7 +2,7 @@
 
 import { get, now } from "./api.js";
 import { bulk } from "./bulk.js";
-import { field, h, isInHand, notice, show } from "./dom.js";
+import { field, h, isInHand, notice, show, typed } from "./dom.js";
 import { bytes, distance, iso, moment, shownTime, typedTime } from "./format.js";
 
 const PAGE = 50;
@@ -162,7 +162,7 @@ export function search(place, parameters, go) {
       role: "search",
       onsubmit: (event) => {
         event.preventDefault();
-        const { begin, end, ...rest } = Object.fromEntries(new FormData(form));
+        const { begin, end, ...rest } = typed(form);
         // Absolute times, so that a link means the same to users in other time zones.
         go("messages", { ...rest, begin: typedTime(begin), end: typedTime(end) });
       },

@@ -3,7 +3,7 @@
 import { get, now } from "./api.js";
 import { bulk } from "./bulk.js";
 import { COLOURS, Chart } from "./chart.js";
-import { h, show } from "./dom.js";
+import { h, show, typed } from "./dom.js";
 import { DAY, HOUR, MINUTE, count, distance, duration, inputTime, moment, written } from "./format.js";
 import { MessageTable } from "./messages.js";
 import { Span } from "./span.js";
@@ -63,8 +63,7 @@ export function timeline(place, parameters, go) {
       class: "inline",
       onsubmit: (event) => {
         event.preventDefault();
-        const fields = new FormData(filter);
-        go("timeline", { ...address(), topic: fields.get("topic"), tag: fields.get("tag") });
+        go("timeline", { ...address(), ...typed(filter) });
       },
     },
     h("input", {

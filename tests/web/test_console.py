@@ -595,6 +595,21 @@ def test_a_message_is_found_shown_and_aborted(console: Console) -> None:
     )
 
 
+def test_blanks_around_what_is_pasted_do_not_count(console: Console) -> None:
+    sent = console.send(topic="pasted")
+    console.open("messages")
+    for name in ("id", "topic"):
+        text = {"id": sent["offsetMsgId"], "topic": "pasted"}[name]
+        console.see(f"main input[name={name}]").send_keys(f" {text}  ", Keys.ENTER)
+        console.see(".messages a", sent["msgId"])
+    console.open("topics")
+    console.see("main input[type=search]").send_keys("pasted ", Keys.ENTER)
+    console.see("td", "pasted")
+    console.open("timeline?length=3600000")
+    console.see("main input[name=topic]").send_keys("pasted ", Keys.ENTER)
+    console.see(".caption", "1 due")
+
+
 def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None:
     for number in range(3):
         console.send(topic="bulk", keys=f"k{number}")

@@ -224,6 +224,8 @@ export function timeline(place, parameters, go) {
 
   function describe() {
     caption.removeAttribute("aria-busy");
+    // While it follows the clock it changes at each refresh, and would be read out each time.
+    caption.setAttribute("aria-live", follows ? "off" : "polite");
     const held = data.isWhole ? count(data.total) : `at least ${count(data.total)}`;
     show(
       caption,

@@ -180,7 +180,12 @@ export function bulk(selection, changed) {
         problem.textContent = "";
       } catch (error) {
         tell(error);
-        if (error.status) break; // without a status the gateway did not answer: try again
+        if (error.status) {
+          // Without a status the gateway did not answer: then try again. With one, as of a gateway that was started
+          // again and does not know the job, the number is old.
+          text.textContent += ", when it was last heard of. The audit log has all that it changed.";
+          break;
+        }
       }
     }
     if (job.state === "failed") text.append(h("span", { class: "bad-text" }, ` ${job.error}`));

@@ -640,6 +640,27 @@ def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None
     console.see("td", "abort: topic bulk")
 
 
+def test_of_a_job_that_is_not_known_any_more_no_final_number_is_told(console: Console) -> None:
+    console.send(topic="restarted")
+    console.open("messages?topic=restarted")
+    console.click("button.danger", "Change all of these")
+    console.click("dialog button", "Abort them")
+    console.browser.page.execute_script(
+        "const real = fetch; window.fetch = async (path, asked) => {"
+        "  if (/bulk\\/\\d/.test(path))"
+        "   return Response.json({status: 404, detail: 'there is no job 1'}, {status: 404});"
+        "  const answer = await real(path, asked);"
+        "  if (!path.endsWith('/bulk') || asked.method !== 'POST') return answer;"
+        "  return Response.json({...await answer.json(), state: 'running', done: 0});"
+        " }"
+    )
+    console.see("dialog input").send_keys("1")
+    console.click("dialog button.danger", "Abort 1 message")
+    console.see("dialog [role=alert]", "there is no job 1")
+    console.see("dialog [role=status]", "0 aborted, when it was last heard of")
+    console.click("dialog button.main", "Close")
+
+
 def test_a_key_that_turns_text_around_leaves_the_question_readable(console: Console) -> None:
     key = "\N{RIGHT-TO-LEFT OVERRIDE}order"
     console.send(topic="turned", keys=key)

@@ -40,7 +40,11 @@ async function request(method, path, body) {
     throw new Refused({ status: 401, detail: "You are not logged in: load the page again to do so." });
   }
   const data = await answer.json().catch(() => undefined);
-  if (!answer.ok) throw new Refused(data ?? { status: answer.status, title: answer.statusText });
+  if (!answer.ok) {
+    // By HTTP/2 a status has no words of its own.
+    const title = `Status ${answer.status}, which seems to be the answer of a proxy, not of the gateway.${doubt}`;
+    throw new Refused({ status: answer.status, title, ...data });
+  }
   if (data === undefined) throw new Refused({ status: 0, detail: `The gateway's answer broke off.${doubt}` });
   return data;
 }

@@ -796,6 +796,21 @@ def test_a_send_without_an_answer_is_not_told_as_one_that_failed(console: Consol
     assert len(console.api("/messages?topic=answer-lost")["messages"]) == 2
 
 
+@pytest.mark.parametrize("page", ["<html>", '{"message": "Bad Gateway"}'])
+def test_an_error_of_a_proxy_is_told(console: Console, page: str) -> None:
+    console.open("topics")
+    console.see("td", "consumed")
+    console.press("s")
+    console.see("dialog input[name=topic]").send_keys("proxied")
+    console.browser.page.execute_script(
+        "const [page] = arguments; window.fetch = async () => new Response(page, {status: 502})",
+        page,
+    )
+    console.click("dialog button.main", "Send")
+    console.see("dialog [role=alert]", "Perhaps it did this all the same")
+    console.see("#pulse", "Status 502, which seems to be the answer of a proxy")
+
+
 def test_a_late_answer_to_a_send_leads_nobody_away(console: Console) -> None:
     console.open("topics")
     console.see("td", "consumed")

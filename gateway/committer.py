@@ -21,7 +21,7 @@ from gateway.pace import Pace
 from gateway.reactor import DelayedCall, Reactor
 from gateway.router import not_available
 from gateway.unwritten import Unwritten
-from storage import Growth, RestartNeededError, StorageError, Store
+from storage import Growth, RestartNeededError, StorageError, Store, as_told
 
 LONGEST_SLEEP_MS = 1_000
 """Longest time between two checks of the timers, even if none should be due: the wall clock may have been set."""
@@ -177,13 +177,19 @@ class Committer:
         except StorageError as error:
             self._refuse(answers, error)
             return
+        except Exception as error:  # noqa: BLE001 - the gateway ends
+            # Nobody can tell whether the batch is stored: any answer could be false, and it must not be stored again.
+            self.log.failure("a commit failed")
+            self._store.spoil(error)
+            self._give_up(f"a commit failed: {error!r}")
+            return
         self.failing = False
         if fired.timed:
             self.meter.fired(fired.timed, self._clock.now_ms() - fired.earliest_ms)
-        self._journal.write()
+        self._safely(self._journal.write)
         steps, self._steps = self._steps, []
         for step in steps:
-            step()
+            self._safely(step)
         self._answer_and_wake(answers, grown)
         self._wakes_change = self._store.has_changes
         self._firing.stored(fired)
@@ -237,7 +243,7 @@ class Committer:
     def _answer_and_wake(self, answers: list[tuple[Waiting, bytes]], grown: list[Growth]) -> None:
         with self._unwritten:
             for call, frame in answers:
-                call.send(frame)
+                self._safely(call.send, frame)
             if self._wakes_change:
                 # If every commit wakes a pop, which changes the store again, there is no other moment for a checkpoint.
                 self._unwritten.flush()
@@ -245,7 +251,14 @@ class Committer:
             # A woken pop may fill a batch, which is then committed at once: its queues must be handled after these.
             self._grown += grown
             while self._grown:
-                self._waker.grown(self._grown.popleft())
+                self._safely(self._waker.grown, self._grown.popleft())
+
+    def _safely(self, part: Callable[..., object], *arguments: object) -> None:
+        """Do a part of what follows a commit. If it fails, the rest is done all the same: everything is stored."""
+        try:
+            part(*arguments)
+        except Exception:  # noqa: BLE001 - no request may harm another
+            self.log.failure("what follows a commit has failed in part")
 
     def _refuse(self, answers: list[tuple[Waiting, bytes]], error: StorageError) -> None:
         """Refuse all waiting requests, as nothing of the batch is stored, and try to fire again later."""
@@ -271,18 +284,18 @@ class Committer:
         batches made from them are refused too."""
         try:
             self._store.reopen()
+            for copy in self._copies:
+                copy.reload()
         except RestartNeededError as error:
             self._are_copies_old = True
             self._give_up(str(error))
-            return
-        except StorageError as error:
+        except Exception as error:  # noqa: BLE001 - the next batch tries again
             if not self._are_copies_old:
-                self.log.error("sends and changes are refused for now: {error}", error=str(error))
+                told = as_told(error)
+                self.log.error("sends and changes are refused for now: {error}", error=str(told))
             self._are_copies_old = True
-            return
-        for copy in self._copies:
-            copy.reload()
-        self._are_copies_old = False
+        else:
+            self._are_copies_old = False
 
     def _set_alarm(self) -> None:
         """Schedule a call for when the earliest message is due, unless an earlier call is already scheduled."""

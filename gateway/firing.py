@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from twisted.logger import Logger
+
 from gateway.clock import Clock
 from storage import Fired, StorageError, Store, fire_crowded_out, fire_due, fire_resumed
 
@@ -103,6 +105,8 @@ class Gathering:
 class Firing:
     """Fires due messages. A step counts only once `stored` is called with it."""
 
+    log = Logger()
+
     def __init__(self, clock: Clock, store: Store) -> None:
         self._clock = clock
         self._store = store
@@ -149,6 +153,11 @@ class Firing:
         except StorageError:
             self._store.abandon()
             raise
+        except Exception as error:
+            self.log.failure("due messages cannot be fired")
+            failure = self._store.spoil(error)
+            self._store.abandon()
+            raise failure from error
 
     def _step(self) -> Step:
         now_ms = self._clock.now_ms()

@@ -640,6 +640,86 @@ class TestTheDiskTakesNoCheckpoint:
         assert bodies(gateway.connect().pull()) == ["before"]
 
 
+class TestAnErrorOfTheProgram:
+    """Nobody waits in vain for an answer, and no answer is false."""
+
+    def test_while_firing_refuses_the_batch(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        failures: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        client.send_message("orders", "due", TIMER_DELAY_MS="100")
+        gateway.set_clock(100)
+        with monkeypatch.context() as broken:
+            broken.setattr("gateway.firing.fire_due", fail)
+            answer = client.send_message("orders", "refused")
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "an error of the program" in (answer.remark or "")
+        assert failures
+        failures.clear()
+        gateway.advance(1_000)
+        assert bodies(client.pull()) == ["due"]
+        gateway.restart()
+        assert bodies(gateway.connect().pull()) == ["due"]
+
+    def test_while_what_was_stored_is_counted_ends_the_gateway(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        failures: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(gateway.store.held, "commit", fail)
+            sent = client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"perhaps stored")
+            assert client.answer(sent) is None
+        assert failures
+        failures.clear()
+        assert gateway.reactor.hasStopped
+        assert "an error of the program" in (gateway.service.trouble or "")
+        gateway.restart()
+        assert bodies(gateway.connect().pull()) == ["perhaps stored"]
+
+    def test_after_the_commit_harms_nobody_else(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        failures: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        client.send_message("orders", "first")
+        with monkeypatch.context() as broken:
+            broken.setattr(gateway.service.broker.audit, "write", fail)
+            broken.setattr(gateway.service.broker.parked, "grown", fail)
+            gateway.service.broker.committer.once_stored(fail)
+            sends = [
+                client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(queue=queue), b"sent")
+                for queue in (0, 1)
+            ]
+            answers = [client.answer(sent) for sent in sends]
+        assert [answer and answer.code for answer in answers] == [ResponseCode.SUCCESS] * 2
+        assert len(failures) == 4
+        failures.clear()
+
+    def test_while_the_stored_state_is_read_again(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The copies in memory may be false, so all is refused until they can be read."""
+        with monkeypatch.context() as broken, commits_fail(gateway):
+            broken.setattr(gateway.service.broker.topics, "reload", fail)
+            for _ in range(2):
+                assert client.send_message("new").code != ResponseCode.SUCCESS
+        assert client.send_message("new").code == ResponseCode.SYSTEM_ERROR
+        assert client.send_message("new").code == ResponseCode.SUCCESS
+
+
+def fail(*_: object) -> None:
+    """Stand for a part with an error."""
+    raise RuntimeError("an error of the program")
+
+
 def test_topics_and_groups_are_what_they_were_and_only_those_of_the_batch_are_read_again(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 COMMANDS: Final = frozenset({"fsck", "backup", "compact", "export", "drain"})
@@ -31,12 +32,21 @@ def run_apart(work: Callable[[], None], complain: Callable[[str], None]) -> None
     if not child:
         # The child ends when the parent is killed.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        work()
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupt_once)
+        try:
+            work()
+        finally:
+            if signal.getsignal(signal.SIGINT) is _interrupt_once:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit()
-    # A Ctrl-C at the terminal reaches both processes.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _: os.kill(child, received))
+
+    def pass_on(number: int, _: object) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, pass_on)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if -status in DEATHS:
         complain(DIED)
@@ -47,3 +57,10 @@ def run_apart(work: Callable[[], None], complain: Callable[[str], None]) -> None
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     sys.exit(status)
+
+
+def _interrupt_once(number: int, frame: object) -> None:
+    """Interrupt the work, but not what it then cleans up: a Ctrl-C at the terminal reaches both processes, and the
+    parent passes it on as well."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt

@@ -19,7 +19,11 @@ def apart(work: str) -> tuple[int, str]:
     """Do some work in a child process, and return the exit status and the output."""
     script = _APART.format(work=work)
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
     )
     return done.returncode, done.stdout.strip()
 
@@ -36,5 +40,35 @@ def test_else_it_ends_as_its_work_does() -> None:
     assert apart("os.kill(os.getpid(), signal.SIGKILL)") == (-signal.SIGKILL, "")
 
 
-def test_who_is_told_to_end_has_the_work_end() -> None:
-    assert apart("(os.kill(os.getppid(), signal.SIGTERM), signal.pause())") == (-signal.SIGTERM, "")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_who_is_told_to_end_has_the_work_end(name: str) -> None:
+    """Also if it alone gets a SIGINT, as from a supervisor and not by a Ctrl-C at a terminal."""
+    told = getattr(signal, name)
+    assert apart(f"(os.kill(os.getppid(), {told:d}), signal.pause())") == (-told, "")
+
+
+def test_a_ctrl_c_does_not_cut_short_what_the_work_cleans_up() -> None:
+    """It reaches both processes."""
+    script = """
+import os, signal, time
+from gateway.apart import run_apart
+
+def work():
+    try:
+        os.killpg(0, signal.SIGINT)
+        signal.pause()
+    finally:
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(0.2)
+        print("cleaned up")
+
+run_apart(work, print)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+    )
+    assert (done.returncode, done.stdout.strip()) == (-signal.SIGINT, "cleaned up")

@@ -12,7 +12,7 @@ import os
 import shutil
 import struct
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from heapq import merge
 from pathlib import Path
 from time import monotonic, sleep
@@ -51,7 +51,7 @@ from storage.shapes import is_timer
 from storage.upgrades import FORMAT_VERSION, format_of
 
 _COMPACTED = ".compact"
-"""The folder within a data folder in which `compact` makes the new file."""
+"""The folder beside the data file in which `compact` makes the new file."""
 
 CHECKPOINT_PATIENCE = 15
 """Seconds that a reader waits for a gateway's checkpoint."""
@@ -149,22 +149,25 @@ def compact(data: Path) -> Compacted:
     :raises DataFolderError: when a gateway serves, or the folder is not a data folder.
     :raises StorageError: when the disk has no room for the second file beside the first.
     """
-    file = data_file(data)
+    # A link, as to another disk, stays.
+    file = data_file(data).resolve()
     with lock_folder(data):
         # Report a folder in use before waiting for anything.
         pass
     _await_checkpoint(data)
     with lock_folder(data):
-        unfinished = data / _COMPACTED
+        unfinished = file.with_name(
+            _COMPACTED if file.name == DATA_FILE else f".{file.name}{_COMPACTED}"
+        )
         # An earlier attempt that was killed may have left it.
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
             with reading(data) as environment:
-                before = file.stat().st_size
+                before = file.stat()
                 tables = open_tables(environment, create=False)
                 with environment.begin() as txn:
                     needed = used_bytes(txn, tables)
-                free = free_bytes(data)
+                free = free_bytes(file)
                 if free < needed:
                     raise StorageError(
                         f"compacting {data} needs {needed:,} bytes beside the old file, and the disk has {free:,} "
@@ -174,11 +177,15 @@ def compact(data: Path) -> Compacted:
                 environment.copy(str(unfinished), compact=True)
                 sync(unfinished / DATA_FILE)
             after = (unfinished / DATA_FILE).stat().st_size
+            # Root makes it for the gateway's user.
+            with suppress(PermissionError):
+                os.chown(unfinished / DATA_FILE, before.st_uid, before.st_gid)
             (unfinished / DATA_FILE).replace(file)
             # A backup that still reads the old file keeps its lock file, which says what that file's last state is.
             (data / READERS_FILE).unlink(missing_ok=True)
-            sync(data)
-            return Compacted(before, after)
+            for folder in {data, file.parent}:
+                sync(folder)
+            return Compacted(before.st_size, after)
         except (OSError, lmdb.Error) as error:
             raise StorageError(f"{data} could not be compacted: {error}") from error
         finally:

@@ -51,6 +51,29 @@ def test_it_gets_smaller_and_keeps_what_is_held(gateway: MemoryGateway, tidegate
     assert gateway.service.broker.firing.fired == 1
 
 
+@pytest.mark.parametrize("name", ["data.mdb", "orders.mdb"])
+def test_a_link_to_another_disk_stays_one(
+    gateway: MemoryGateway, tidegate: Command, tmp_path: Path, name: str
+) -> None:
+    gateway.stop()
+    link, file = gateway.data / "data.mdb", tmp_path / name
+    file.write_bytes(link.read_bytes())
+    link.unlink()
+    link.symlink_to(file)
+    before = file.stat().st_size
+    if os.geteuid() == 0:
+        os.chown(file, 65534, 65534)
+    owner = file.stat().st_uid
+    done = tidegate("compact", "--data", gateway.data)
+    assert done.returncode == 0, done.stderr
+    assert link.readlink() == file
+    assert file.stat().st_size < before - 900_000
+    assert file.stat().st_uid == owner
+    assert list(tmp_path.iterdir()) == [file]
+    gateway.start()
+    assert len(gateway.connect().look_up()) == 1
+
+
 _READ = """
 import sys
 import lmdb

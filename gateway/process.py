@@ -73,13 +73,17 @@ def begin(config: Config) -> tuple[Any, Logs]:
     """
     try:
         if config.log_file is not None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            # Without O_NONBLOCK a named pipe would be opened only once somebody reads it.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
             descriptor = os.open(config.log_file, flags, 0o666)
         else:
             descriptor = _STANDARD_ERROR
     except OSError as failure:
+        reason = failure.strerror
+        if failure.errno == errno.ENXIO:
+            reason = "it is a pipe that nobody reads"
         raise StartError(
-            f"cannot write log_file = {config.log_file}: {failure.strerror}; "
+            f"cannot write log_file = {config.log_file}: {reason}; "
             "set it to a file in a folder that exists and can be written to"
         ) from failure
     logs = Logs(config, LogStream(descriptor))

@@ -13,6 +13,7 @@ The size is how many bytes LMDB's file has in that state. Notes of earlier versi
 from __future__ import annotations
 
 import os
+import stat
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -230,6 +231,17 @@ def has_gone_back(folder: Path) -> bool:
     return len(set(states)) == 1
 
 
+def _refuse_pipes(folder: Path) -> None:
+    """Refuse a folder in which something else has the name of a file, such as a named pipe: reading it would take until
+    somebody writes to it."""
+    for name in (DATA_FILE, NOTE_FILE, *LOG_FILES):
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG((folder / name).stat().st_mode):
+                raise DataFolderError(
+                    f"cannot open the data folder {folder}: {name} is no file; put the file back, or restore a backup"
+                )
+
+
 class _Ahead(NamedTuple):
     """A state that is not known to be on disk, and the meta page that names it."""
 
@@ -256,6 +268,7 @@ class _Noted(NamedTuple):
 
 def _read(folder: Path) -> tuple[_Noted, list[bytes]]:
     """Return the note, and the states in the meta pages; empty when the file is missing."""
+    _refuse_pipes(folder)
     noted, states = _Noted(), list[bytes]()
     with suppress(FileNotFoundError), (folder / NOTE_FILE).open("rb") as note:
         noted = _noted(note.fileno())

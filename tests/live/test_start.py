@@ -230,6 +230,13 @@ def test_it_serves_where_standard_output_is_on_a_full_disk(tmp_path: Path) -> No
         assert process.wait(LIMIT_S) == 0
 
 
+def test_a_named_pipe_as_log_file_that_nobody_reads(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    flags = ("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    line = refused(*flags, "--log-file", str(tmp_path / "log"))
+    assert f"cannot write log_file = {tmp_path}/log: it is a pipe that nobody reads" in line
+
+
 def test_nothing_takes_the_place_of_a_standard_error_that_is_closed(tmp_path: Path) -> None:
     """Its descriptor must not be reused: what is written to standard error would go to a file of the data, or to the
     reactor's own pipe."""

@@ -202,6 +202,17 @@ class TestOpening:
         refused(link, "it is a link to missing, which does not exist")
         assert list(tmp_path.iterdir()) == [link]
 
+    @pytest.mark.parametrize("name", ["data.mdb", "durable", "redo.log", "redo-2.log"])
+    def test_a_pipe_with_the_name_of_a_file(self, tmp_path: Path, name: str) -> None:
+        """Reading it would take until somebody writes to it."""
+        data = tmp_path / "data"
+        Folder(data).open().close()
+        (data / name).unlink()
+        os.mkfifo(data / name)
+        refused(data, f"cannot open the data folder {data}: {name} is no file")
+        with pytest.raises(DataFolderError, match="is no file"):
+            back_up(data, tmp_path / "copy")
+
     def test_a_folder_whose_database_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "data.mdb").mkdir()
         refused(tmp_path, "cannot open the data folder")

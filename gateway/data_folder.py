@@ -16,8 +16,8 @@ FAULTY: Final = 4
 """Exit status when faults were found, or not everything could be done; `gateway.cli` lists all statuses."""
 
 
-class _Folder(click.Path):
-    """A folder's path. An empty one, as from an unset variable of a script, would be the current folder."""
+class NamedPath(click.Path):
+    """A path. An empty one, as from an unset variable of a script, would be the current folder."""
 
     def convert(
         self,
@@ -26,11 +26,11 @@ class _Folder(click.Path):
         ctx: click.Context | None,
     ) -> str | bytes | os.PathLike[str]:
         if value == "":
-            self.fail("it is empty: name a folder", param, ctx)
+            self.fail(f"it is empty: name a {'file' if self.file_okay else 'folder'}", param, ctx)
         return super().convert(value, param, ctx)
 
 
-FOLDER: Final = _Folder(path_type=Path, file_okay=False)
+FOLDER: Final = NamedPath(path_type=Path, file_okay=False)
 
 
 def _one_folder(ctx: click.Context, param: click.Parameter, data: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import rich_click as click
@@ -239,8 +238,8 @@ def next_(connection: RemotingClient, as_json: bool, times: int, **asked: Any) -
 
 @recurring.command("import")
 @server_options
-@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def import_(connection: RemotingClient, source: Path, as_json: bool) -> None:
+@click.argument("source", type=SOURCE)
+def import_(connection: RemotingClient, source: IO[bytes], as_json: bool) -> None:
     """Set the recurring messages of a file that `list --full --json` wrote, at this gateway or another one.
 
     One that the gateway does not have with the same rule begins anew: its count at 0, and a period without a
@@ -259,8 +258,8 @@ def import_(connection: RemotingClient, source: Path, as_json: bool) -> None:
     from gateway.wire.recurring_bodies import RecurringMessage
 
     failed = 0
-    with connection, source.open("rb") as file:
-        for number, line in enumerate(lines_of(file), 1):
+    with connection:
+        for number, line in enumerate(lines_of(source), 1):
             if not line.strip():
                 continue
             try:

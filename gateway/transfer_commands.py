@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 import rich_click as click
 
 from gateway.asking import SOURCE, address, connection_options, lines_of, now_ms
-from gateway.data_folder import FAULTY, counted, data_option, tell
+from gateway.data_folder import FAULTY, NamedPath, counted, data_option, tell
 
 if TYPE_CHECKING:
     from gateway.asking import Connect
@@ -90,8 +90,8 @@ def _written(target: Path) -> Iterator[IO[bytes]]:
         with target.open("wb") as file:
             yield file
         return
-    # Follow a link, so that the link itself stays.
-    target = target.resolve()
+    # Follow a link, so that the link itself stays. `resolve` would fail at one to itself.
+    target = Path(os.path.realpath(target))
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
         with unfinished.open("ab") as file:
@@ -124,7 +124,7 @@ def _written(target: Path) -> Iterator[IO[bytes]]:
 @click.option(
     "--to",
     "target",
-    type=click.Path(path_type=Path, allow_dash=True, dir_okay=False),
+    type=NamedPath(path_type=Path, allow_dash=True, dir_okay=False),
     default="-",
     metavar="FILE",
     help="File to write. Default: -, which is standard output.",
@@ -147,7 +147,8 @@ def export(data: Path, target: Path, form: str | None) -> None:
     from gateway.transfer import export_held, export_lines
     from storage import FOLDER_FILES
 
-    if target.resolve() in {(data / name).resolve() for name in (*FOLDER_FILES, FILE)}:
+    own = {os.path.realpath(data / name) for name in (*FOLDER_FILES, FILE)}
+    if os.path.realpath(target) in own:
         raise click.UsageError(f"--to {target} is a file of the data folder itself: name another")
     count = 0
     damaged: set[bytes] = set()

@@ -380,6 +380,7 @@ class TestPause:
         (["audit", "--data", ".", "--action", ""], "--action is empty"),
         (["fsck", "--data", ""], "it is empty: name a folder"),
         (["backup", "--data", ".", "--to", ""], "it is empty: name a folder"),
+        (["export", "--data", ".", "--to", ""], "it is empty: name a file"),
         (["man", "--to", ""], "it is empty: name a folder"),
         ([*CAPTURE, "--out", ""], "it is empty: name a folder"),
         ([*CAPTURE, "--advertise", "192.0.2.7:9876"], "without a port"),

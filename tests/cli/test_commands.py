@@ -646,6 +646,17 @@ def test_recurring_messages_that_are_no_text_are_told_by_their_lines(
     assert [line[:7] for line in run.err.splitlines()] == ["line 2:", "line 3:", "2 could"]
 
 
+@pytest.mark.parametrize("command", [("import",), ("recurring", "import")])
+def test_why_a_file_cannot_be_opened_is_told(
+    tidegate: Tidegate, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    """It is not always missing: it may be in a folder that is closed to this user."""
+    (tmp_path / "file").touch()
+    run = tidegate(*command, str(tmp_path / "file" / "below"))
+    assert (run.status, run.out) == (2, "")
+    assert run.err.endswith("below': Not a directory\n")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -484,6 +484,16 @@ def test_an_export_says_where_the_disk_does_not_take_its_name(
         file.write(b"one\n")
 
 
+def test_an_export_says_that_a_data_file_is_a_link_to_itself(
+    tidegate: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "data.mdb").symlink_to("data.mdb")
+    done = tidegate("export", "--data", tmp_path, "--to", tmp_path / "held.jsonl")
+    assert done.returncode == 1
+    assert "Too many levels of symbolic links" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("name", ["data.mdb", "redo.log", "audit.jsonl"])
 def test_an_export_takes_the_place_of_nothing_that_a_gateway_has(
     gateway: MemoryGateway, tidegate: Command, tmp_path: Path, name: str

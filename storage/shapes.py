@@ -26,8 +26,8 @@ from storage.keys import (
 _LONG: Final = 8
 """Bytes of a sequence, a time or an offset."""
 
-_LAST_SEQUENCE: Final = (1 << 63) - 1
-"""Clients read sequences and offsets as signed numbers."""
+_LAST_SEQUENCE: Final = (1 << 63) - (1 << 32)
+"""Clients read sequences and offsets as signed numbers. Those that follow must have room too."""
 
 IsShaped = Callable[[bytes, bytes], bool]
 

@@ -674,6 +674,20 @@ def test_a_number_of_a_message_that_was_moved_is_not_used_again(
     folder.check()
 
 
+def test_a_message_with_the_last_number_is_moved_and_leaves_numbers_for_others(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
+) -> None:
+    """Once it was kept, and no message could be sent any more."""
+    file, _ = wholes[0]
+    data = copy(file)
+    number, record = rows_of(data, "messages")[-1]
+    put(data, "messages", (pack_u64((1 << 63) - 1), record))
+    repair(data)
+    folder = Folder(data)
+    assert folder.open().next_sequence == int.from_bytes(number) + 1
+    folder.check()
+
+
 def test_a_repair_that_fails_leaves_no_file_of_what_it_did(
     wholes: dict[int, tuple[bytes, Held]],
     copy: Callable[[bytes], Path],

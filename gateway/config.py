@@ -58,6 +58,7 @@ class Config(
             )
         if self.workers > 1:
             self._check_workers()
+        self._check_http_port()
         if self.tls_key is not None and self.tls_certificate is None:
             raise ValueError(
                 f"tls_key = {self.tls_key} has no certificate; set tls_certificate too"
@@ -110,9 +111,9 @@ class Config(
                 f"broker_name = {self.broker_name} has no room for the numbers of {self.workers} workers; "
                 f"set it to a name of at most {most} letters"
             )
-        self._check_worker_ports()
+        self._check_last_ports()
 
-    def _check_worker_ports(self) -> None:
+    def _check_last_ports(self) -> None:
         distance = WORKER_PORT_DISTANCE * self.workers
         for name, address, added in (
             ("listen", self.listen, distance),
@@ -124,20 +125,29 @@ class Config(
                     f"workers = {self.workers} with {name} = {address} need ports up to {address.port + added}; "
                     f"set {name} to a port of at most {LAST_PORT - added}"
                 )
+
+    def _check_http_port(self) -> None:
+        """Check that no port would be needed for HTTP and for clients: the start would say that somebody uses it."""
         listen, http = self.listen, self.http
         if http is None or not http.port or not listen.port:
             return
         hosts = [ipaddress.ip_address(address.host) for address in (listen, http)]
         if hosts[0] != hosts[1] and not any(host.is_unspecified for host in hosts):
             return
-        for_clients = set(range(listen.port, listen.port + distance + 1, WORKER_PORT_DISTANCE))
+        own, more = [listen.port], 0
+        if self.workers > 1:
+            own = [listen.port + WORKER_PORT_DISTANCE * one for one in range(1, self.workers + 1)]
+            more = self.workers
+        # The address that workers share has no VIP channel.
+        for_clients = {listen.port, *own}
         if self.vip_channel:
-            for_clients |= {port - VIP_CHANNEL_DISTANCE for port in for_clients - {listen.port}}
-        twice = for_clients.intersection(range(http.port, http.port + self.workers + 1))
+            for_clients |= {port - VIP_CHANNEL_DISTANCE for port in own}
+        twice = for_clients.intersection(range(http.port, http.port + more + 1))
         if twice:
+            workers = f"workers = {self.workers} with " if more else ""
             raise ValueError(
-                f"workers = {self.workers} with listen = {listen} and http = {http} would need port {min(twice)} "
-                f"for both; set http to a port past {listen.port + distance}"
+                f"{workers}listen = {listen} and http = {http} would need port {min(twice)} for both; "
+                f"set http to a port past {max(own)}"
             )
 
 

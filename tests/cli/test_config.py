@@ -283,6 +283,31 @@ class TestTogether:
         assert f"would need port {twice} for both" in line
         assert line.endswith(f"set http to a port past {9876 + 10 * workers}")
 
+    @pytest.mark.parametrize(
+        ("http", "vip_channel", "is_twice"),
+        [
+            ("127.0.0.1:9876", "false", True),
+            ("127.0.0.1:9874", "true", True),
+            ("0.0.0.0:9874", "true", True),
+            ("127.0.0.1:9874", "false", False),
+            ("127.0.0.2:9876", "true", False),
+            ("127.0.0.1:9886", "true", False),
+            ("127.0.0.1:9875", "true", False),
+        ],
+    )
+    def test_one_process_needs_each_port_once(
+        self, http: str, vip_channel: str, is_twice: bool
+    ) -> None:
+        """The start said that somebody else used it."""
+        flags = {"listen": "127.0.0.1:9876", "http": http, "vip_channel": vip_channel}
+        if not is_twice:
+            load(flags, {})
+            return
+        assert refusal(flags=flags).endswith(
+            f"listen = 127.0.0.1:9876 and http = {http} would need port {http[-4:]} for both; "
+            "set http to a port past 9876"
+        )
+
     def test_the_names_of_workers_have_numbers(self) -> None:
         load({"broker_name": "b" * 127}, {})
         load({"broker_name": "b" * 125, "workers": "10"}, {})

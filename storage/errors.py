@@ -76,5 +76,7 @@ def as_told(error: Error) -> Error | StorageError:
 
 
 def way_out(error: Exception) -> str:
-    """Return advice to append to an error of LMDB's when it means that the file is damaged."""
+    """Return advice to append to an error of LMDB's: what to do if the file is damaged, or has no room in memory."""
+    if isinstance(error, lmdb.MemoryError):
+        return "; LMDB maps its whole file: let the process have more address space (ulimit -v, LimitAS of systemd)"
     return "; data.mdb is damaged: restore a backup" if isinstance(error, _DAMAGE) else ""

@@ -218,9 +218,12 @@ class TestOpening:
         refused(tmp_path, "cannot open the data folder")
 
     def test_a_map_that_the_address_space_cannot_hold(self, tmp_path: Path) -> None:
-        with pytest.raises(DataFolderError, match="cannot open the data folder"):
+        with pytest.raises(DataFolderError, match="more address space \\(ulimit -v") as raised:
             Folder(tmp_path).open(map_size=1 << 60)
+        assert str(raised.value).startswith("cannot open the data folder")
         Folder(tmp_path).open().close()
+        with address_space_of(1 << 30), pytest.raises(DataFolderError, match="more address space"):
+            back_up(tmp_path, tmp_path / "copy")
 
     def test_a_full_disk_without_room_for_lmdbs_lock(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,9 @@ import os
 import shutil
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from errno import EAGAIN
 from heapq import merge
 from pathlib import Path
 from time import monotonic, sleep
@@ -88,12 +90,38 @@ def copy_open(environment: lmdb.Environment, target: Path, mode: int = 0o777) ->
     """
     with new_folder(target, mode) as unfinished:
         try:
-            environment.copy(str(unfinished), compact=True)
+            _copy_used_pages(environment, unfinished / DATA_FILE)
         except lmdb.Error as error:
             # The disk of either folder may be full or failing.
             source = environment.path()
             raise StorageError(f"{source} could not be copied to {target}: {error}") from error
         return (unfinished / DATA_FILE).stat().st_size
+
+
+def _copy_used_pages(environment: lmdb.Environment, file: Path) -> None:
+    """Write a copy of LMDB's file, without its free pages, to a new file.
+
+    LMDB knows of no interruption. So a thread copies, and a Ctrl-C makes its next write fail.
+    """
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with suppress(OSError):
+            # As in LMDB's own `copy`: the copy need not take the place of what the page cache has.
+            flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                thread.submit(environment.copyfd, descriptor, compact=True).result()
+            except KeyboardInterrupt:
+                unwritable = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                os.dup2(unwritable, descriptor, inheritable=False)
+                os.close(unwritable)
+                raise
+            except RuntimeError as error:
+                # The system has no more threads.
+                raise OSError(EAGAIN, str(error)) from error
+    finally:
+        os.close(descriptor)
 
 
 def restore(backup: Path, data: Path) -> int:
@@ -174,7 +202,7 @@ def compact(data: Path) -> Compacted:
                         "free: make room, or back up to another disk, which compacts as well, and restore"
                     )
                 unfinished.mkdir()
-                environment.copy(str(unfinished), compact=True)
+                _copy_used_pages(environment, unfinished / DATA_FILE)
                 sync(unfinished / DATA_FILE)
             after = (unfinished / DATA_FILE).stat().st_size
             # Root makes it for the gateway's user.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -26,7 +28,7 @@ from storage import (
     restore,
     restore_changes,
 )
-from storage.copies import alone_in
+from storage.copies import alone_in, copy_open
 from tests.storage.folder import Folder
 from tests.storage.sample import (
     Sample,
@@ -282,6 +284,30 @@ def test_a_failed_copy_leaves_nothing(
     with pytest.raises(StorageError, match="No space left"):
         back_up(folder.path, tmp_path / "place" / "backup")
     assert list((tmp_path / "place").iterdir()) == []
+
+
+def test_a_ctrl_c_ends_a_copy_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    """LMDB itself copies on to the end, which can take minutes."""
+
+    class Endless:
+        """Stands for LMDB, which copies a file without an end."""
+
+        def copyfd(self, descriptor: int, *, compact: bool) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            try:
+                while True:
+                    os.write(descriptor, b"")
+            except OSError as error:
+                raise lmdb.Error(str(error)) from error
+
+    endless: Any = Endless()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            copy_open(endless, tmp_path / "copy")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("is_there", [True, False])

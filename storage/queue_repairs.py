@@ -169,12 +169,27 @@ def _in_order(rows: Sequence[Row]) -> set[int]:
         before.append(places[length - 1] if length else -1)
         smallest[length : length + 1] = [time]
         places[length : length + 1] = [place]
-    found: set[int] = set()
+    found: list[int] = []
     place = places[-1]
     while place >= 0:
-        found.add(place)
+        found.append(place)
         place = before[place]
-    return found
+    return set(_without_too_early(rows, found[::-1]))
+
+
+def _without_too_early(rows: Sequence[Row], ordered: list[int]) -> list[int]:
+    """Of two rows whose times are the other way round, either can be among those in order. Choose the first where the
+    second says that it entered before the first can have."""
+    kept = [-1, *ordered, len(rows)]
+    times = [0, *(rows[place].stored_ms for place in ordered), _EVER]
+    for place, row in enumerate(rows):
+        behind = bisect_left(kept, place)
+        if kept[behind] == place or row.owner is None or kept[behind] == len(rows):
+            continue
+        is_too_early = times[behind] < row.owner.since_ms
+        if is_too_early and times[behind - 1] <= row.stored_ms <= times[behind + 1]:
+            kept[behind], times[behind] = place, row.stored_ms
+    return kept[1:-1]
 
 
 def _without_displaced(rows: Sequence[Row], spare: int) -> tuple[list[Row], list[Lost]]:

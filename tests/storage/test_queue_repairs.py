@@ -111,6 +111,21 @@ def test_gaps_are_filled_in_the_order_of_times_and_what_is_too_late_comes_last()
     assert places(mended)[-1] == (6, 7, 30)
 
 
+def test_of_two_rows_in_the_wrong_order_the_one_that_is_too_early_was_moved() -> None:
+    """The row of offset 1 is at offset 3. By its time, the message before it would have fired before it was due."""
+    due = Row(2, 3, 0, 10, 30, lost(3, 25))
+    rows = [right(0, 1, 10), due, right(3, 2, 20), right(4, 5, 40)]
+    mended = mend(rows, None, lost(4, 35))
+    assert places(mended) == [
+        (0, 1, 10),
+        (1, NO_MESSAGE, 10),
+        (2, 3, 30),
+        (3, 2, 30),
+        (4, 5, 40),
+        (5, 4, 40),
+    ]
+
+
 def test_a_row_of_a_message_that_is_gone_tells_of_no_other() -> None:
     rows = [right(0, 1, 10), wrong(1, 20, is_gone=True), right(2, 2, 30)]
     assert places(mend(rows, None, lost(3, 15)))[1:] == [

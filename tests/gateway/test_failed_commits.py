@@ -18,7 +18,7 @@ from gateway.wire.messages import Message, decode_messages
 from storage import StorageError, Store, logged
 from storage.logged import LoggedTransaction
 from tests.gateway.conftest import MakeGateway
-from tests.gateway.faults import commits_fail, file_cannot_grow
+from tests.gateway.faults import commits_fail, damaged_page, file_cannot_grow
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.gateway.test_locks import lock, request, unlock
 from tests.gateway.test_pop import (
@@ -713,6 +713,26 @@ class TestAnErrorOfTheProgram:
                 assert client.send_message("new").code != ResponseCode.SUCCESS
         assert client.send_message("new").code == ResponseCode.SYSTEM_ERROR
         assert client.send_message("new").code == ResponseCode.SUCCESS
+
+
+def test_due_messages_on_a_page_that_lmdb_cannot_read_let_nobody_wait(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """The state that is in memory cannot be read again either. Clients once had no answer then."""
+    client.send_message("orders", "due", UNIQ_KEY="A", TIMER_DELAY_SEC="100")
+    soon = {"id": "A", "topic": "orders", "due": str(gateway.now_ms + 2_000)}
+    ok(client.ask(RequestCode.RESCHEDULE_TIMERS, soon))
+    gateway.checkpoint()
+    [(key, _)] = gateway.store.reader().cursor(db=gateway.store.tables.timers)
+    with damaged_page(gateway, "timers", key):
+        client = gateway.connect()
+        gateway.advance(3_000)
+        answer = client.send_message("orders", "refused")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "could not be read again" in (answer.remark or "")
+        assert client.pull() == []
+    gateway.advance(1_000)
+    assert bodies(client.pull()) == ["due"]
 
 
 def fail(*_: object) -> None:

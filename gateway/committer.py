@@ -192,7 +192,7 @@ class Committer:
             self._safely(step)
         self._answer_and_wake(answers, grown)
         self._wakes_change = self._store.has_changes
-        self._firing.stored(fired)
+        self._safely(self._firing.stored, fired)
         if fired.more:
             self.change()
         self._set_alarm()

@@ -703,6 +703,22 @@ class TestAnErrorOfTheProgram:
         assert len(failures) == 4
         failures.clear()
 
+    def test_while_a_step_is_counted_does_not_stop_the_next(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        failures: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """As where LMDB cannot read the page with the next due message."""
+        with monkeypatch.context() as broken:
+            broken.setattr(gateway.service.broker.firing, "stored", fail)
+            assert client.send_message(TIMER_DELAY_MS="100").code == ResponseCode.SUCCESS
+        gateway.advance(100)
+        assert bodies(client.pull()) == ["hello"]
+        assert failures
+        failures.clear()
+
     def test_while_the_stored_state_is_read_again(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -32,6 +32,8 @@ RETRY_AFTER = 1.0
 MAX_BATCH_BYTES = 8 << 20
 """A batch larger than this is committed in the middle of a turn, so that memory stays bounded."""
 
+_FAILED_IN_PART = "what follows a commit has failed in part"
+
 
 class Waker(Protocol):
     """Wakes the requests that wait for new messages."""
@@ -243,7 +245,11 @@ class Committer:
     def _answer_and_wake(self, answers: list[tuple[Waiting, bytes]], grown: list[Growth]) -> None:
         with self._unwritten:
             for call, frame in answers:
-                self._safely(call.send, frame)
+                # As `_safely`, without a call for each answer.
+                try:
+                    call.send(frame)
+                except Exception:  # noqa: BLE001 - no request may harm another
+                    self.log.failure(_FAILED_IN_PART)
             if self._wakes_change:
                 # If every commit wakes a pop, which changes the store again, there is no other moment for a checkpoint.
                 self._unwritten.flush()
@@ -258,7 +264,7 @@ class Committer:
         try:
             part(*arguments)
         except Exception:  # noqa: BLE001 - no request may harm another
-            self.log.failure("what follows a commit has failed in part")
+            self.log.failure(_FAILED_IN_PART)
 
     def _refuse(self, answers: list[tuple[Waiting, bytes]], error: StorageError) -> None:
         """Refuse all waiting requests, as nothing of the batch is stored, and try to fire again later."""

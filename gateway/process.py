@@ -11,17 +11,20 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from twisted.internet.error import CannotListenError, ReactorNotRunning
 from twisted.internet.main import installReactor
 from twisted.logger import Logger, globalLogBeginner
 
+from gateway.audit import FILE as AUDIT_FILE
 from gateway.config import Config
 from gateway.log_stream import LogStream
 from gateway.logs import Logs
 from gateway.reactor import TurnReactor
 from gateway.setting_values import HostPort
+from storage import FOLDER_FILES
 
 BACKLOG: Final = 1024
 """Connections that the kernel lets wait to be accepted, for the moment when a whole fleet reconnects."""
@@ -71,6 +74,10 @@ def begin(config: Config) -> tuple[Any, Logs]:
 
     :raises StartError: when the log file cannot be written, or the machine is at one of its limits.
     """
+    if config.log_file is not None and _is_of_store(config.log_file, config.data):
+        raise StartError(
+            f"log_file = {config.log_file} is a file of the data folder itself: set it to another"
+        )
     try:
         if config.log_file is not None:
             # Without O_NONBLOCK a named pipe would be opened only once somebody reads it.
@@ -99,6 +106,12 @@ def begin(config: Config) -> tuple[Any, Logs]:
     # Twisted's own timers use the wall clock: if that were set back, everything that is scheduled would be late.
     reactor.seconds = time.monotonic
     return reactor, logs
+
+
+def _is_of_store(file: Path, data: Path) -> bool:
+    """Whether a file has the place of one that the store writes, also in the folder of a worker."""
+    file, data = Path(os.path.realpath(file)), Path(os.path.realpath(data))
+    return file.name in (*FOLDER_FILES, AUDIT_FILE) and file.is_relative_to(data)
 
 
 def allow_open_files(config: Config, *, asked: int = 0) -> None:

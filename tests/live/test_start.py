@@ -237,6 +237,21 @@ def test_a_named_pipe_as_log_file_that_nobody_reads(tmp_path: Path) -> None:
     assert f"cannot write log_file = {tmp_path}/log: it is a pipe that nobody reads" in line
 
 
+@pytest.mark.parametrize("name", ["redo.log", "copy/data.mdb", "link/audit.jsonl"])
+def test_the_log_is_not_written_into_the_stores_files(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "data" / name
+    if name.startswith("link/"):
+        (tmp_path / "data").mkdir()
+        file.parent.symlink_to(tmp_path / "data")
+    else:
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"stored")
+    flags = ("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    line = refused(*flags, "--log-file", str(file))
+    assert f"log_file = {file} is a file of the data folder itself: set it to another" in line
+    assert not file.exists() or file.read_bytes() == b"stored"
+
+
 def test_nothing_takes_the_place_of_a_standard_error_that_is_closed(tmp_path: Path) -> None:
     """Its descriptor must not be reused: what is written to standard error would go to a file of the data, or to the
     reactor's own pipe."""

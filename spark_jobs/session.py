@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _OLDEST_JAVA: Final = 17
 _BATCH_BYTES: Final = 64 * 1024 * 1024
 _VECTOR_MODULE: Final = "jdk.incubator.vector"
+_WRAPPER: Final = "java-for-spark"
+"""The folder in `.tools` with the wrapper of Java."""
 _WRAPPER_STAMP: Final = "1"
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -120,7 +122,11 @@ def _without_vector_module(executable: Path) -> Path:
     Spark's launcher always sets the flag. Spark runs as well without the module, and Java warns about the
     module on every start.
     """
-    from compat.toolchain.folder import make_folder
+    from compat.toolchain.folder import TOOLS, make_folder
+
+    home = TOOLS / _WRAPPER
+    if executable == (home / "bin" / "java").resolve():
+        return home  # the JAVA_HOME of a process with a session; a wrapper of itself would run for ever
 
     def make(folder: Path) -> None:
         (folder / "bin").mkdir()
@@ -135,4 +141,4 @@ def _without_vector_module(executable: Path) -> Path:
         )
         wrapper.chmod(0o755)
 
-    return make_folder("java-for-spark", f"{_WRAPPER_STAMP} {executable}", make)
+    return make_folder(_WRAPPER, f"{_WRAPPER_STAMP} {executable}", make)

@@ -188,6 +188,16 @@ def test_a_ctrl_c_waits_for_the_start_of_spark_and_a_second_one_does_not() -> No
     assert done == [0, 1]
 
 
+def test_the_java_of_spark_is_not_wrapped_in_itself(spark: SparkSession) -> None:
+    """A process with a session passes its JAVA_HOME to its children, in which a session may be opened too."""
+    home = Path(os.environ["JAVA_HOME"])
+    before = (home / "bin" / "java").read_text()
+    code = "from spark_jobs.session import _java_home; print(_java_home())"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert Path(child.stdout.strip()) == home
+    assert (home / "bin" / "java").read_text() == before
+
+
 def test_findings_are_written_into_a_new_folder(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "recordings").mkdir()
     found = tmp_path / "found" / "ingest.json"

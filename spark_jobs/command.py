@@ -68,11 +68,13 @@ def cli() -> None:
 
 
 def _spark_options(run: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags of a command that uses Spark, and turn failures of Spark into one line."""
+    """Add the flags of a command that uses Spark, and make its failures and a Ctrl-C no more than a line."""
 
     @functools.wraps(run)
     def command(**options: Any) -> None:
-        with explained():
+        from spark_jobs.session import silent_if_interrupted
+
+        with silent_if_interrupted(), explained():
             run(**options)
 
     for option in (

@@ -87,8 +87,8 @@ def tasks_of(spark: SparkSession) -> Look:
         try:
             seen.update(tracker.getActiveJobsIds())
             stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-        except Py4JError:
-            return None  # the session is ending
+        except (Py4JError, OSError):
+            return None  # the session is ending, or its Java process was killed
         known = [stage for stage in stages if stage is not None]
         if not known:
             return None

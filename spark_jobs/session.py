@@ -32,8 +32,9 @@ def open_session(
     """Return a session with the data source of commit logs. One that runs already is returned as it is.
 
     :param memory: the driver's memory, as a JVM size; in local mode Spark uses no other.
-    :raises JobError: if there is no Java runtime for it.
+    :raises JobError: if there is no Java runtime for it, or it does not start.
     """
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     from spark_jobs.sources import CommitLogSource
@@ -61,9 +62,15 @@ def open_session(
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", str(2 * (os.cpu_count() or 1)))
         )
-    logging.getLogger().addFilter(_is_no_interrupt)
-    with interrupted_later():
-        session = builder.getOrCreate()
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    try:
+        with interrupted_later():
+            session = builder.getOrCreate()
+    except PySparkException as error:
+        raise JobError(
+            "Spark does not start; the lines above say why, and --memory and --master must suit it"
+        ) from error
     session.dataSource.register(CommitLogSource)
     return session
 
@@ -94,9 +101,24 @@ def interrupted_later() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """Drop log records of a Ctrl-C: Py4J logs its traceback, at the root, before it passes it on."""
-    return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
+@contextmanager
+def silent_if_interrupted() -> Iterator[None]:
+    """Let Spark say no more after a Ctrl-C in the block: as it ends, it reports each task that ends with it."""
+    from pyspark import SparkContext
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        context = SparkContext._active_spark_context  # noqa: SLF001  the others start Spark, or ask it
+        if context is not None:
+            context.setLogLevel("OFF")
+        raise
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Drop log records of Py4J. It logs, at the root too, tracebacks of what it raises anyway, and after a Ctrl-C of
+    what it could not do with the connection on which it waited."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 def _java_home() -> Path:

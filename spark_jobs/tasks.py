@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spark_jobs.errors import JobError
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 _OWN_ERROR: Final = re.compile(r"JobError: (.+)")
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:\s.*\n)+(\S.*)")
 """Finds the last line of a traceback, which names the error."""
+_ENDING_S: Final = 2.0
+"""How long a killed process may take to end: its connections end first."""
 _Given = TypeVar("_Given")
 _Got = TypeVar("_Got")
 
@@ -38,9 +41,10 @@ def in_tasks(
 @contextmanager
 def explained() -> Iterator[None]:
     """Turn failures of Spark within the block into a `JobError`."""
-    from pyspark.errors import PySparkException  # first: without the extra there is no py4j either
+    from pyspark import SparkContext  # first: without the extra there is no py4j either
+    from pyspark.errors import PySparkException
 
-    from py4j.protocol import Py4JJavaError  # isort: skip
+    from py4j.protocol import Py4JError, Py4JJavaError  # isort: skip
 
     try:
         yield
@@ -52,6 +56,24 @@ def explained() -> Iterator[None]:
         while (cause := java.getCause()) is not None:
             java = cause
         raise JobError(_cause(text, str(java.toString()))) from error
+    except (Py4JError, ConnectionError) as error:
+        if not _java_has_ended(SparkContext._gateway):  # noqa: SLF001  only it knows the process
+            raise
+        raise JobError(
+            "Spark's Java process was killed, perhaps as the machine ran out of memory: lower --memory, or run this "
+            "where there is more"
+        ) from error
+
+
+def _java_has_ended(gateway: Any) -> bool:
+    """Whether the process of Py4J's gateway has ended, or is ending."""
+    if gateway is None:
+        return False
+    try:
+        gateway.proc.wait(_ENDING_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _cause(text: str, root: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import re
 import resource
@@ -13,11 +14,15 @@ import subprocess
 import sys
 from pathlib import Path
 from stat import S_IMODE
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import py4j.java_gateway
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import lit
 
@@ -34,7 +39,7 @@ from spark_jobs.replaying import DDL, RESULTS, Target
 from spark_jobs.result_files import check, write_text
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from spark_jobs.session import interrupted_later
-from spark_jobs.tasks import in_tasks
+from spark_jobs.tasks import explained, in_tasks
 from spark_jobs.watching import WATCHED
 from tests.live.process import GatewayProcess
 from tests.spark.conftest import RECORDED
@@ -196,6 +201,46 @@ def test_the_java_of_spark_is_not_wrapped_in_itself(spark: SparkSession) -> None
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert Path(child.stdout.strip()) == home
     assert (home / "bin" / "java").read_text() == before
+
+
+def test_after_a_ctrl_c_spark_says_no_more(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    levels: list[str] = []
+    monkeypatch.setattr("spark_jobs.ingest.read_table", interrupt)
+    monkeypatch.setattr(spark.sparkContext, "setLogLevel", levels.append)
+    assert status_of("profile", str(tmp_path)) == 130
+    assert levels == ["OFF"]
+
+
+def test_py4j_logs_nothing(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    source = compile("logging.error('broken pipe')", py4j.java_gateway.__file__, "exec")
+    exec(source, {"logging": logging})
+    exec(source, {"logging": logging.getLogger("py4j.clientserver")})
+    logging.getLogger().error("seen")
+    assert caplog.messages == ["seen"]
+
+
+def test_a_spark_that_does_not_start_and_one_that_was_killed_are_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-m", "spark_jobs", "profile", str(tmp_path), "--memory", "lots"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert said.returncode == 1
+    assert "Invalid maximum heap size: -Xmxlots" in said.stderr
+    assert "Spark does not start; the lines above say why" in said.stderr.splitlines()[-1]
+    monkeypatch.setattr("spark_jobs.tasks._ENDING_S", 0.1)
+    with pytest.raises(ConnectionRefusedError), explained():
+        raise ConnectionRefusedError
+    with subprocess.Popen(["true"]) as ended:
+        monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=ended))
+        monkeypatch.setattr("spark_jobs.tasks._ENDING_S", 100)
+        for error in (ConnectionRefusedError(), Py4JNetworkError()):
+            with pytest.raises(JobError, match="lower --memory"), explained():
+                raise error
 
 
 def test_findings_are_written_into_a_new_folder(spark: SparkSession, tmp_path: Path) -> None:

@@ -597,13 +597,15 @@ def report(
     from spark_jobs.profiling import Profile
     from spark_jobs.replay import Outcome
 
-    given: list[tuple[tuple[Path, ...], type[msgspec.Struct]]] = [
-        (compare, Comparison),
-        (verify, Verdict),
-        (replay, Outcome),
-        (profile, Profile),
+    given: list[tuple[tuple[Path, ...], str, type[msgspec.Struct]]] = [
+        (compare, "compare", Comparison),
+        (verify, "verify", Verdict),
+        (replay, "replay", Outcome),
+        (profile, "profile", Profile),
     ]
-    findings = [(file.stem, _load(file, kind)) for files, kind in given for file in files]
+    findings = [
+        (file.stem, _load(file, command, kind)) for files, command, kind in given for file in files
+    ]
     if not findings:
         raise click.UsageError("name what to report by --profile, --replay, --compare or --verify")
     parts = reporting.sections(findings)
@@ -652,11 +654,14 @@ def jobs(file: TextIO, master: str, memory: str) -> None:
     sys.exit(status)
 
 
-def _load(file: Path, kind: type[_Kind]) -> _Kind:
+def _load(file: Path, command: str, kind: type[_Kind]) -> _Kind:
+    """Return what a command wrote with --json. Raises JobError."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except OSError as error:
         raise JobError(f"cannot read {file}: {error.strerror}") from error
+    except msgspec.ValidationError as error:
+        raise JobError(f"{file} is not from 'tidegate {command} --json': {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise JobError(f"{file}: {error}") from error
 

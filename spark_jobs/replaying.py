@@ -25,6 +25,7 @@ from gateway.wire.addresses import show_address
 from gateway.wire.codes import CommandFlag, RequestCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
+from spark_jobs.errors import JobError
 from spark_jobs.exchanges import TEXTS
 from spark_jobs.latest import Latest
 from spark_jobs.messages import SENDS
@@ -151,6 +152,7 @@ class Journal:
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
         # After the loss of an executor, Spark may run a task again that still sends elsewhere.
         self._lock = os.open(folder / f"{name}.lock", os.O_WRONLY | os.O_CREAT, 0o644)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -183,8 +185,11 @@ class Journal:
         return bool(self._sent) and _mark(file, position) in self._sent
 
     def note(self, file: str, position: int) -> None:
-        """Note that a request is about to be sent."""
-        os.write(self._file, _mark(file, position))
+        """Note that a request is about to be sent. Raises JobError, as on a full disk."""
+        try:
+            os.write(self._file, _mark(file, position))
+        except OSError as error:
+            raise JobError(f"cannot write to {self._folder}: {error.strerror}") from error
 
 
 def _mark(file: str, position: int) -> bytes:

@@ -89,6 +89,11 @@ def test_findings_become_a_report(
         (("report", "--out", "{empty}/r"), 2, "name what to report"),
         (("report", "--verify", "{empty}/none.json", "--out", "{empty}/r"), 1, "cannot read"),
         (("report", "--replay", "{empty}/no.text", "--out", "{empty}/r"), 1, "no.text: 'utf-8'"),
+        (
+            ("report", "--compare", "{empty}/v", "--out", "{empty}/r"),
+            1,
+            "v is not from 'tidegate compare --json'",
+        ),
         (("report", "--verify", "{empty}/v", "--out", "{empty}/no.text/r"), 1, "cannot write"),
         (("report", "--verify", "{empty}/v", "--out", "{empty}/full"), 1, "report.html: No space"),
         (("profile", "{empty}", "--json", "{empty}/v/new"), 1, "cannot write"),

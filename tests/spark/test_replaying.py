@@ -634,6 +634,18 @@ def test_after_a_kill_nothing_is_sent_twice(server: Server, tmp_path: Path) -> N
     assert count - len(ids) <= 1, "what was noted and not sent is lost to the replay"
 
 
+def test_a_journal_that_cannot_be_written_is_told_with_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Journal(tmp_path, "part-0") as journal:
+        monkeypatch.setattr(os, "write", refuse)
+        with pytest.raises(JobError, match=f"cannot write to {tmp_path}: No space left on device"):
+            journal.note("a.capture", 0)
+
+
 def test_a_task_that_runs_twice_sends_nothing_twice(tmp_path: Path) -> None:
     """As Spark may run it after the loss of an executor that had a part of its input."""
     begun, known = threading.Event(), []

@@ -18,6 +18,8 @@ Address = tuple[bytes, int]
 
 _NO_STATIONS: Final = bytes(12)
 """Stands for the two addresses before the type of an Ethernet frame."""
+_WITHOUT_LINK: Final = (dpkt.pcap.DLT_RAW, 101, 228, 229)
+"""Link types of packets that begin with IP; the last two are LINKTYPE_IPV4 and LINKTYPE_IPV6."""
 _TELLING: Final = dpkt.tcp.TH_SYN | dpkt.tcp.TH_RST
 _port = struct.Struct(">H").pack
 
@@ -224,9 +226,9 @@ def segment_of(link: int, data: bytes) -> Segment | None:
             packet = dpkt.ethernet.Ethernet(_NO_STATIONS + data[14:]).data
         elif link == dpkt.pcap.DLT_LINUX_SLL2:
             packet = dpkt.ethernet.Ethernet(_NO_STATIONS + data[:2] + data[20:]).data
-        elif link == dpkt.pcap.DLT_NULL:
+        elif link in (dpkt.pcap.DLT_NULL, dpkt.pcap.DLT_LOOP):
             packet = dpkt.loopback.Loopback(data).data
-        elif link in (dpkt.pcap.DLT_RAW, 101):
+        elif link in _WITHOUT_LINK:
             packet = dpkt.ip.IP(data) if data[0] >> 4 == 4 else dpkt.ip6.IP6(data)
         else:
             packet = dpkt.ethernet.Ethernet(data).data

@@ -294,6 +294,15 @@ def test_packets_of_any_interface_may_have_vlan_tags(tags: bytes) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("link", "before"),
+    [(0, b"\2\0\0\0"), (0, b"\0\0\0\2"), (108, b"\0\0\0\2"), (12, b""), (101, b""), (228, b"")],
+)
+def test_packets_of_loopbacks_and_tunnels_have_no_ethernet_head(link: int, before: bytes) -> None:
+    whole = packet(700, b"data")
+    assert segment_of(link, before + whole[14:]) == segment_of(1, whole) is not None
+
+
 class Traffic(NamedTuple):
     """The contents of a capture; each number is drawn."""
 

@@ -67,7 +67,7 @@ class Pull:
         self.queue = queue
         self.offset = offset
         self.filter = wanted
-        # The group's expression that the filter is of; None where the pull brought its own.
+        # The group's expression that the filter is of; None where the pull brought another one.
         self.subscribed = subscribed
         self.deadline = 0.0
 
@@ -153,18 +153,18 @@ class Pulling:
         self._check_permissions(fields, self._broker.groups.get(fields.consumer_group))
         if self._broker.resets.offsets and self.answer_reset(pull.call, pull.queue):
             return True
-        if pull.subscribed is not None and self._subscribes_anew(fields, pull.subscribed):
+        if pull.subscribed is not None and self._subscribed(fields) not in (None, pull.subscribed):
             # Its client pulls again, and then the new expression counts, also for what came meanwhile.
             self.answer_nothing(pull)
             return True
         pull.offset = max(pull.offset, first)
         return self.deliver(pull)
 
-    def _subscribes_anew(self, fields: PullMessage, subscribed: Expression) -> bool:
-        """Whether a group's subscription to the topic has another expression now."""
+    def _subscribed(self, fields: PullMessage) -> Expression | None:
+        """Return the expression by which the group subscribes to the topic now; None if it does not."""
         group = self._broker.clients.consumer_group(fields.consumer_group)
         subscription = group.subscriptions.get(fields.topic) if group is not None else None
-        return subscription is not None and expression_of(subscription) != subscribed
+        return expression_of(subscription) if subscription is not None else None
 
     def deliver(self, pull: Pull) -> bool:
         """Answer with the messages at the pull's offset; return False when none matches yet."""
@@ -272,7 +272,7 @@ class Pulling:
         return topic
 
     def _check(self, call: Call) -> tuple[Filter, Expression | None]:
-        """Return the filter of a pull, and the expression of its group that it is of, None where the pull has its own.
+        """Return the filter of a pull, and the expression of its group that it is of, None where the pull has another.
 
         :raises RequestError: when the client may not pull here (PullMessageProcessor).
         """
@@ -288,7 +288,9 @@ class Pulling:
             )
         if fields.sys_flag & PullSysFlag.SUBSCRIPTION:
             expression = Expression(fields.subscription or "", fields.expression_type or TAG)
-            subscribed = None
+            subscribed = self._subscribed(fields)
+            if subscribed != expression:
+                subscribed = None
             code, remark = _NO_FILTER_ASKED_FOR
         else:
             expression = subscribed = self._subscription(

@@ -221,7 +221,7 @@ class TestFilter:
 
 
 class TestSubscription:
-    """A pull that brings no filter waits for what its group subscribes to."""
+    """A pull that brings no filter, or its group's, waits for what the group subscribes to."""
 
     def test_is_changed(self, client: MemoryClient) -> None:
         """With the old filter the client would be sent on behind messages that it wants now."""
@@ -255,7 +255,16 @@ class TestSubscription:
         client.send_message("orders", "hello", TAGS="red")
         assert answered(client, waiting) == ["hello"]
 
-    def test_is_changed_for_pulls_without_a_filter_only(self, client: MemoryClient) -> None:
+    def test_is_changed_for_pulls_that_bring_it_along(self, client: MemoryClient) -> None:
+        """A lite pull consumer names its subscription in each pull."""
+        client.heartbeat("c1", subscriptions={"orders": "red"}, sub_version=1)
+        waiting = client.park(tags="red")
+        client.heartbeat("c1", subscriptions={"orders": "blue"}, sub_version=2)
+        answer = client.answer(waiting)
+        assert answer is not None
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+
+    def test_is_changed_for_pulls_with_another_filter(self, client: MemoryClient) -> None:
         client.heartbeat("c1", subscriptions={"orders": "*"}, sub_version=1)
         waiting = client.park(tags="red")
         client.heartbeat("c1", subscriptions={"orders": "blue"}, sub_version=2)

@@ -66,10 +66,13 @@ class ConsumerGroup:
         self.source = source
         self.members: dict[str, Client] = {}
         self.subscriptions: dict[str, Subscription] = {}
+        self._subscribed_by: dict[str, Peer] = {}
 
-    def subscribe(self, data: ConsumerData) -> tuple[bool, list[str]]:
-        """Take over the subscriptions of a member. Return whether they change the group's, and the topics of which the
-        group now wants other messages than before."""
+    def subscribe(
+        self, data: ConsumerData, peer: Peer, *, is_member: bool
+    ) -> tuple[bool, list[str]]:
+        """Take over the subscriptions of a client. Return whether they change the group's, and the topics of which the
+        group, or the client if it was a member before, now wants other messages than before."""
         self.data = data
         changed = False
         wanted_anew = []
@@ -78,13 +81,24 @@ class ConsumerGroup:
             if known is None or subscription.sub_version > known.sub_version:
                 changed = changed or known is None or known.sub_string != subscription.sub_string
                 self.subscriptions[subscription.topic] = subscription
-                if known is not None and expression_of(known) != expression_of(subscription):
+                self._subscribed_by[subscription.topic] = peer
+                if known is not None and (
+                    is_member or expression_of(known) != expression_of(subscription)
+                ):
                     wanted_anew.append(subscription.topic)
         topics = {subscription.topic for subscription in data.subscription_data_set}
         for topic in set(self.subscriptions) - topics:
-            del self.subscriptions[topic]
+            del self.subscriptions[topic], self._subscribed_by[topic]
             changed = True
         return changed, wanted_anew
+
+    def has_newer(self, topic: str, peer: Peer, sub_version: int) -> bool:
+        """Whether a client has subscribed anew to a topic since the version of its subscription that a pull names, and
+        nobody after it. A pull may name none (0)."""
+        return (
+            self._subscribed_by.get(topic) is peer
+            and 0 < sub_version < self.subscriptions[topic].sub_version
+        )
 
 
 class _Place(NamedTuple):
@@ -148,7 +162,7 @@ class Clients:
             place = _Place(False, data.group_name, client_id)
             changed = place not in self._places.get(peer, {})
             self._note(place, client)
-            subscribed, topics = self._subscribe(group, data, peer)
+            subscribed, topics = self._subscribe(group, data, peer, is_member=not changed)
             wanted_anew.update(topics)
             if (subscribed or changed) and group.name not in quiet:
                 self._notify(group)
@@ -276,12 +290,12 @@ class Clients:
             self._consumers[place.group].members[place.client_id] = client
 
     def _subscribe(
-        self, group: ConsumerGroup, data: ConsumerData, peer: Peer
+        self, group: ConsumerGroup, data: ConsumerData, peer: Peer, *, is_member: bool
     ) -> tuple[bool, list[str]]:
         """Take over the subscriptions of a member of a group. Return what `ConsumerGroup.subscribe` does."""
         self._count(group.source, -len(group.subscriptions))
         group.source = peer
-        result = group.subscribe(data)
+        result = group.subscribe(data, peer, is_member=is_member)
         self._count(peer, len(group.subscriptions))
         return result
 

@@ -153,12 +153,23 @@ class Pulling:
         self._check_permissions(fields, self._broker.groups.get(fields.consumer_group))
         if self._broker.resets.offsets and self.answer_reset(pull.call, pull.queue):
             return True
-        if pull.subscribed is not None and self._subscribed(fields) not in (None, pull.subscribed):
+        if self._is_outdated(pull):
             # Its client pulls again, and then the new expression counts, also for what came meanwhile.
             self.answer_nothing(pull)
             return True
         pull.offset = max(pull.offset, first)
         return self.deliver(pull)
+
+    def _is_outdated(self, pull: Pull) -> bool:
+        """Whether a pull waits for what its group has subscribed to before, or its client: that one would drop what its
+        expression of then does not match."""
+        fields: PullMessage = pull.call.fields
+        group = self._broker.clients.consumer_group(fields.consumer_group)
+        if pull.subscribed is None or group is None or fields.topic not in group.subscriptions:
+            return False
+        return expression_of(
+            group.subscriptions[fields.topic]
+        ) != pull.subscribed or group.has_newer(fields.topic, pull.call.peer, fields.sub_version)
 
     def _subscribed(self, fields: PullMessage) -> Expression | None:
         """Return the expression by which the group subscribes to the topic now; None if it does not."""

@@ -255,6 +255,25 @@ class TestSubscription:
         client.send_message("orders", "hello", TAGS="red")
         assert answered(client, waiting) == ["hello"]
 
+    def test_is_changed_by_one_member_after_the_other(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """A member that pulls before it changes its own subscription would drop what it gets for the new one."""
+        other = gateway.connect()
+        for version, member in enumerate((client, other), 1):
+            member.heartbeat(f"c{version}", subscriptions={"orders": "red"}, sub_version=version)
+        client.heartbeat("c1", subscriptions={"orders": "blue"}, sub_version=3)
+        waiting = other.park(tags=None, sub_version=2)
+        up_to_date = client.park(tags=None, queue=1, sub_version=3)
+        other.heartbeat("c2", subscriptions={"orders": "blue"}, sub_version=4)
+        answer = other.answer(waiting)
+        assert answer is not None
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        waiting = other.park(tags=None, sub_version=4)
+        other.heartbeat("c2", subscriptions={"orders": "blue"}, sub_version=4)
+        assert other.answer(waiting) is None
+        assert client.answer(up_to_date) is None
+
     def test_is_changed_for_pulls_that_bring_it_along(self, client: MemoryClient) -> None:
         """A lite pull consumer names its subscription in each pull."""
         client.heartbeat("c1", subscriptions={"orders": "red"}, sub_version=1)

@@ -167,9 +167,10 @@ class Pulling:
         group = self._broker.clients.consumer_group(fields.consumer_group)
         if pull.subscribed is None or group is None or fields.topic not in group.subscriptions:
             return False
-        return expression_of(
-            group.subscriptions[fields.topic]
-        ) != pull.subscribed or group.has_newer(fields.topic, pull.call.peer, fields.sub_version)
+        now = expression_of(group.subscriptions[fields.topic])
+        return now != pull.subscribed or group.has_newer(
+            fields.topic, pull.call.peer, fields.sub_version
+        )
 
     def _subscribed(self, fields: PullMessage) -> Expression | None:
         """Return the expression by which the group subscribes to the topic now; None if it does not."""

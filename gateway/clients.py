@@ -32,6 +32,9 @@ TOLD_TOGETHER = 100
 TOLD_SECONDS = 0.05
 """Seconds until the next such members are notified."""
 
+LONGEST_NAMES = 1_000
+"""Characters of a client id and a group above which a producer is not introduced."""
+
 
 class Client:
     """One member of a group: a client program by its id and its connection. `caller` is the user that signed its last
@@ -167,6 +170,17 @@ class Clients:
             if (subscribed or changed) and group.name not in quiet:
                 self._notify(group)
         return wanted_anew
+
+    def introduce(
+        self, client_id: str, group: str, peer: Peer, language: str, version: int
+    ) -> None:
+        """Record a producer that says who it is before its first heartbeat. It is not believed if its connection has
+        brought a client already, or a client has this id: its message may be a copy of somebody else's. For the same
+        reason it does not count as its user's: the heartbeat of another user's client takes its place."""
+        is_known = peer in self._places or client_id in self._producers_by_id
+        if not is_known and len(client_id) + len(group) <= LONGEST_NAMES:
+            client = Client(client_id, peer, language, version, self._reactor.seconds())
+            self._note(_Place(True, group, client_id), client)
 
     def groups_with(self, heartbeat: Heartbeat, peer: Peer) -> tuple[int, int]:
         """Return in how many groups the clients of a connection are once this heartbeat is recorded, and how many

@@ -138,11 +138,25 @@ class Sending:
         if message.sys_flag & UNUSUAL_FLAGS or not UNUSUAL.isdisjoint(message.values):
             self._send_unusual(call, topic, message)
             return
+        if names.REPLY_TO_CLIENT in message.values:
+            self._introduce(call, message)
         accept = self._intake.accept
         if topic.is_retry:
             topic = self._retry_or_dead(call, topic, message)
             accept = self._intake.accept_again
         self._answer(call, topic, message, accept(topic, message))
+
+    def _introduce(self, call: Call, message: NewMessage) -> None:
+        """Learn the client id of who sends a request that is to be replied to. Java 5.5.0 makes itself known only up to
+        30 s after its first send, if its name server has the broker's address."""
+        fields: SendMessage = call.fields
+        self._broker.clients.introduce(
+            message.values[names.REPLY_TO_CLIENT],
+            fields.producer_group,
+            call.peer,
+            call.command.language,
+            call.command.version,
+        )
 
     def _send_unusual(self, call: Call, topic: Topic, message: NewMessage) -> None:
         """Store a half message, carry out an order, or refuse a message that is not what its sender takes it for."""

@@ -151,6 +151,59 @@ class TestPushing:
         assert request.body == b"\x78\x9c"
 
 
+def ask(client: MemoryClient, client_id: str = ASKER) -> None:
+    """Send a request to which a client wants a reply, as Java's `request` does."""
+    properties = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": client_id, "TTL": "3000"}
+    assert client.send_message("questions", properties=properties).code == ResponseCode.SUCCESS
+
+
+class TestBeforeTheFirstHeartbeat:
+    """Java 5.5.0 may send its first one 30 s after its first request."""
+
+    def test_a_reply_reaches_the_client_that_asked(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        asker = gateway.connect()
+        ask(asker)
+        opaque = send(client)
+        take(asker)
+        assert answer(client, opaque).code == ResponseCode.SUCCESS
+        asker.disconnect()
+        assert answer(client, send(client)).code == ResponseCode.SYSTEM_ERROR
+
+    def test_its_heartbeat_makes_it_no_second_client(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        asker = gateway.connect()
+        ask(asker)
+        asker.heartbeat(ASKER, "", producers=["producers"])
+        clients = gateway.service.broker.clients
+        assert [one.client_id for one in clients.producers("producers")] == [ASKER]
+        send(client)
+        take(asker)
+
+    def test_a_copy_of_a_request_takes_no_reply_away(
+        self, gateway: MemoryGateway, client: MemoryClient, asker: MemoryClient
+    ) -> None:
+        copier = gateway.connect()
+        ask(copier)
+        send(client)
+        take(asker)
+        assert copier.requests() == []
+
+    def test_a_client_that_is_known_is_nobody_else(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        known = gateway.connect()
+        known.heartbeat("known@1", "", producers=["others"])
+        for client_id in (ASKER, "x" * 2_000):
+            ask(known, client_id)
+        ask(gateway.connect(), "x" * 2_000)
+        assert answer(client, send(client)).code == ResponseCode.SYSTEM_ERROR
+        clients = gateway.service.broker.clients
+        assert [name for name, _ in clients.producer_groups()] == ["others"]
+
+
 class TestFailures:
     def test_a_client_that_is_not_there(self, client: MemoryClient) -> None:
         found = answer(client, send(client))

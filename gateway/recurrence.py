@@ -6,6 +6,7 @@ is handled here, so that expressions with and without seconds do the same.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -41,6 +42,8 @@ _WEEK_S = 7 * 86_400
 _TWO_DAYS_S = 2 * 86_400
 """More than a zone's clocks are ever set by: all clocks of the world lie within 26 hours."""
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - local time of any zone
+
+_ONE_WITH_STEP = re.compile(r"(?<![\w-])0*(\w+)-0*\1/0*[1-9]\d*(?!\w)", re.IGNORECASE)
 
 WHAT_CRON_IS = (
     "write 5 fields, minute hour day-of-month month day-of-week, "
@@ -226,7 +229,8 @@ def make_rule(
     of_zone = _zone(zone)
     every_ms = None
     if cron is not None:
-        cron = " ".join(cron.split())
+        # Cronsim takes 5-5/10 for 5/10, which goes on to the end; to cron it is the range of 5 alone.
+        cron = _ONE_WITH_STEP.sub(r"\1", " ".join(cron.split()))
         _check_cron(cron)
     else:
         every_ms = _period(every or "")

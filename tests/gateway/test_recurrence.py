@@ -64,6 +64,17 @@ def times(cron: str, zone: str, after: str, count: int) -> list[str]:
         # If both kinds of days are given, either may match, as in any cron.
         ("0 0 13 * FRI", "UTC", "2027-08-01", ["2027-08-06T00:00:00", "2027-08-13T00:00:00"]),
         ("0 0 1 1 SUN", "UTC", "2027-12-30", ["2028-01-01T00:00:00", "2028-01-02T00:00:00"]),
+        # A range of one has no second step; a number alone with a step goes on to the end.
+        ("5-05/10 4 * * *", "UTC", "2027-05-01", ["2027-05-01T04:05:00", "2027-05-02T04:05:00"]),
+        (
+            "0 4 * * 1,FRI-fri/2",
+            "UTC",
+            "2027-05-01",
+            ["2027-05-03T04:00:00", "2027-05-07T04:00:00"],
+        ),
+        ("5/10 4 * * *", "UTC", "2027-05-01", ["2027-05-01T04:05:00", "2027-05-01T04:15:00"]),
+        ("5-15/10 4 * * *", "UTC", "2027-05-01", ["2027-05-01T04:05:00", "2027-05-01T04:15:00"]),
+        ("1-10/5 4 * * *", "UTC", "2027-05-01", ["2027-05-01T04:01:00", "2027-05-01T04:06:00"]),
     ],
 )
 def test_cron(cron: str, zone: str, after: str, expected: list[str]) -> None:

@@ -355,6 +355,8 @@ def test_times_are_of_the_rules_zone() -> None:
         ({"every": "0.5ms"}, "no period"),
         ({"every": "1.0005s"}, "no period"),
         ({"every": "101000d"}, "longer than 100 years"),
+        ({"every": "P1M"}, "months and years differ in length"),
+        ({"every": " p1y2dT1h"}, "months and years differ in length"),
         ({"every": "nan"}, "no period"),
         ({"cron": "* * * * *", "zone": "Berlin"}, "no time zone"),
         ({"cron": "* * * * *", "zone": "Europe"}, "no time zone"),

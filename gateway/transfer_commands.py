@@ -244,10 +244,10 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
 
     No gateway may be serving from the folder. A message that the other side has acknowledged is aborted in
     the folder, so only one of the two delivers it. A message that it refuses stays, and is a line on
-    standard output. The exit status is 4 if a message was refused or could not be read. Recurring messages
-    and undecided transactions stay too. Overdue messages are delivered at once, even if their topic is
-    paused. A drain that was interrupted can be repeated; a RocketMQ broker then gets the last few
-    messages twice.
+    standard output. The exit status is 4 if a message was refused or could not be read. Recurring messages,
+    undecided transactions, and popped messages that nobody has acknowledged stay too. Overdue messages are
+    delivered at once, even if their topic is paused. A drain that was interrupted can be repeated; a
+    RocketMQ broker then gets the last few messages twice.
 
     \b
     Example:
@@ -266,7 +266,7 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
     if store.log_trouble is not None:
         tell(store.log_trouble)
     recurring = count_recurring(store)
-    undecided = usage_of(store).halves
+    usage = usage_of(store)
     paused = [topic.decode() for topic, pause in store.paused.items() if not pause.resumed]
     if paused:
         tell(
@@ -289,12 +289,12 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
                 )
     finally:
         tell(f"{sent:,} handed over, {stay:,} refused")
-        _tell_left(len(store.damaged), recurring, undecided)
+        _tell_left(len(store.damaged), recurring, usage.halves, usage.popped)
     if stay or store.damaged:
         sys.exit(FAULTY)
 
 
-def _tell_left(damaged: int, recurring: int, undecided: int) -> None:
+def _tell_left(damaged: int, recurring: int, undecided: int, popped: int) -> None:
     """Report what a drain has left in the folder, and what to do with it."""
     if damaged:
         tell(f"left behind, as they cannot be read: {damaged:,}; 'tidegate fsck' names them")
@@ -306,6 +306,11 @@ def _tell_left(damaged: int, recurring: int, undecided: int) -> None:
     if undecided:
         tell(
             f"{counted(undecided, 'undecided transaction')} left here: serve the folder until all are decided"
+        )
+    if popped:
+        tell(
+            f"{counted(popped, 'popped message')} left here that nobody has acknowledged: "
+            "serve the folder until all are consumed"
         )
 
 

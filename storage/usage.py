@@ -21,6 +21,7 @@ class Usage(NamedTuple):
     disk_free: int
     messages: int
     halves: int
+    popped: int
 
 
 def usage_of(store: Store) -> Usage:
@@ -35,4 +36,5 @@ def usage_of(store: Store) -> Usage:
         environment.disk_free(),
         txn.stat(tables.messages)["entries"],
         txn.stat(tables.halves)["entries"],
+        txn.stat(tables.pops)["entries"],
     )

@@ -18,6 +18,7 @@ from storage import MAX_WITH_ID, StorageError, Store
 from tests.command import Tidegate
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway
+from tests.gateway.test_pop import pop
 from tests.live.process import GatewayProcess
 from tests.ops.conftest import Command
 from tests.ops.test_care import clear_first_record
@@ -213,6 +214,19 @@ def test_what_else_does_not_go_is_said(make_gateway: MakeGateway, tidegate: Comm
     )
     assert told == "0 handed over, 0 refused"
     assert undecided.startswith("1 undecided transaction left here: ")
+
+
+def test_popped_messages_are_said_to_stay(make_gateway: MakeGateway, tidegate: Command) -> None:
+    """They are behind the offsets of their group, so tools show no lag."""
+    gateway = make_gateway()
+    client = gateway.connect()
+    for _ in range(2):
+        assert client.send_message("orders", "x").code == 0
+    assert len(pop(gateway, client, maxMsgNums=1)) == 1
+    gateway.stop()
+    done = tidegate("drain", "--data", gateway.data, "--to", "127.0.0.1:1")
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[1].startswith("1 popped message left here ")
 
 
 @pytest.mark.live

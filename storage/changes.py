@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import IO, Final
 
@@ -38,10 +38,21 @@ class Changes:
 
     def make(self, table: str, key: bytes, value: bytes | None, sentence: str) -> None:
         """Put a row, or remove it where the value is None."""
+        if self._change(table, key, value):
+            self._name(sentence)
+
+    def remove_all(self, table: str, keys: Iterable[bytes], sentence: str) -> None:
+        """Remove rows that count as one change."""
+        for key in keys:
+            self._change(table, key, None)
+        self._name(sentence)
+
+    def _change(self, table: str, key: bytes, value: bytes | None) -> bool:
+        """Change a row. Return False when it is like this already."""
         database: lmdb._Database = getattr(self.tables, table)
         before = self.txn.get(key, db=database)
         if before == value:
-            return
+            return False
         if value is None:
             self.txn.delete(key, db=database)
         else:
@@ -49,6 +60,9 @@ class Changes:
         if before is not None and self._journal is not None:
             row = {"table": table, "key": key.hex(), "value": before.hex()}
             self._journal.write(json.dumps(row) + "\n")
+        return True
+
+    def _name(self, sentence: str) -> None:
         self.count += 1
         if len(self.named) < MAX_NAMED:
             self.named.append(sentence)

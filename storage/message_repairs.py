@@ -4,6 +4,7 @@ keys."""
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import groupby
 
 from storage.changes import Changes, moment, text, timed
 from storage.evidence import Evidence, Fate, RecordReader, Verdict
@@ -13,7 +14,6 @@ from storage.keys import (
     HELD_SPAN_MS,
     MARK,
     NEXT_SEQUENCE,
-    PART_KEY,
     QUEUE_VALUE,
     TIMER_VALUE,
     U64,
@@ -88,10 +88,11 @@ class MessageRepairs:
             )
             self._changes.make("messages", number, None, sentence)
         lone = [key for key in self._changes.keys("parts") if not self._is_of_message(key)]
-        for key in lone:
-            sequence, part = PART_KEY.unpack(key)
-            sentence = f"message {sequence}: part {part} of its record is moved there too"
-            self._changes.make("parts", key, None, sentence)
+        for number, group in groupby(lone, lambda key: key[: U64.size]):
+            parts = list(group)
+            what = f"message {int.from_bytes(number)}: parts of its record ({len(parts)})"
+            sentence = f"{what} are moved to repairs-TIME.jsonl"
+            self._changes.remove_all("parts", parts, sentence)
         if unreadable or lone:
             sentence = f"the next message gets the number {self._behind}"
             self._changes.make("meta", NEXT_SEQUENCE, pack_u64(self._behind), sentence)

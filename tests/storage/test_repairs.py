@@ -44,6 +44,7 @@ from storage.keys import (
     INBOX_COPY,
     MARK,
     MAX_KEY,
+    PART_KEY,
     PAUSE_VALUE,
     RECURRENCE_VALUE,
     SUSPENDED,
@@ -499,6 +500,30 @@ def test_many_rows_are_lost_at_once(
     }
     everywhere = [*now.queued.values(), *now.pending, *now.aborted]
     assert len(everywhere) == len(set(everywhere))
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("parts", ["message 1: its record cannot be read: it is moved to repairs-TIME.jsonl"]),
+        ("messages", []),
+    ],
+)
+def test_all_parts_of_a_record_are_one_repair(folder: Folder, table: str, told: list[str]) -> None:
+    """A record of 4 MiB has 2,000 of them: other repairs would not be shown."""
+    send(folder.open(), Sample(b"a", b"orders", 0, (b"k",), 0, MUCH))
+    folder.close()
+    lost, *_ = rows_of(folder.path, table)
+    delete(folder.path, table, lost[0])
+    left = rows_of(folder.path, "parts")
+    found = repair(folder.path)
+    moved = f"message 1: parts of its record ({len(left)}) are moved to repairs-TIME.jsonl"
+    assert found.repairs[: len(told) + 1] == [*told, moved]
+    assert found.made == len(found.repairs)
+    lines = (folder.path / "repairs.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    journal = [(bytes.fromhex(row["key"]), bytes.fromhex(row["value"])) for row in rows]
+    assert [row for row in journal if len(row[0]) == PART_KEY.size] == left
 
 
 @SIZES

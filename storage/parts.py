@@ -39,6 +39,9 @@ LARGE: Final = 2_000
 """Bytes up to which a record is never cut, whatever the size of LMDB's pages: 4 KiB is the smallest. Two rows of about
 so many fill one of those."""
 
+_MOST_READ_AHEAD: Final = 64 << 20
+"""Bytes of one record that are loaded ahead at most. A damaged row may claim 4 GB."""
+
 
 Touch = Callable[..., None]
 """See `ReadAhead.touch`."""
@@ -112,7 +115,7 @@ def touch_records(
     for number in large:
         value = txn.get(number, db=tables.messages)
         if value is not None and value.startswith(_MARK) and len(value) == _CUT.size:
-            count = _CUT.unpack(value)[1] // LARGE + 1
+            count = min(_CUT.unpack(value)[1], _MOST_READ_AHEAD) // LARGE + 1
             parts += (number + part.to_bytes(4) for part in range(count))
     if parts:
         touch(txn, Rows(tables.parts, parts))

@@ -225,3 +225,13 @@ def test_all_parts_of_large_records_are_read_ahead(store: Store) -> None:
     assert there <= set(parts.keys)
     assert len(parts.keys) < len(there) + 5
     assert store.cutter.most_whole >= LARGE
+
+
+def test_a_size_that_cannot_be_right_costs_little(store: Store) -> None:
+    store.batch_transaction().put(NUMBER, b"\xff" * 5, db=store.tables.messages)
+    wanted: list[Rows] = []
+    touch_records(
+        lambda _, rows: wanted.append(rows), store.reader(), store.tables, [NUMBER], [NUMBER]
+    )
+    assert len(wanted[1].keys) < 40_000
+    store.abandon()

@@ -42,8 +42,9 @@ KEYS_PER_MESSAGE = 50
 """The most keys that one step removes, some 2 us each, per message that it may remove. A single message can have
 16,000."""
 
-BYTES_AT_ONCE = 16 << 20
-"""Bytes of messages after which a step ends: each message is read, perhaps from disk. A batch accepts half as many."""
+BYTES_AT_ONCE = 8 << 20
+"""Bytes of messages after which a step ends: each message is read, perhaps from disk, and its parts are removed one by
+one. A batch accepts as many."""
 
 
 class Removed(NamedTuple):

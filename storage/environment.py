@@ -208,11 +208,15 @@ class Environment:
             for name, rows in record.items():
                 table = getattr(self.tables, name)
                 self.ahead.touch(txn, Rows(table, [key for key, _ in rows]))
+                cursor = txn.cursor(db=table)
+                last = cursor.key() if cursor.last() else b""
                 for key, value in rows:
                     if value is None:
                         txn.delete(key, db=table)
                     else:
-                        txn.put(key, value, db=table)
+                        # Otherwise LMDB leaves pages half empty behind rows that come in order.
+                        txn.put(key, value, db=table, append=key > last)
+                        last = max(last, key)
                 count += len(rows)
         return count
 

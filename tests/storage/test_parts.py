@@ -85,6 +85,18 @@ def test_pages_are_full(store: Store, size: int) -> None:
     assert sum(map(len, parts)) > 0.97 * PAGE * stat["leaf_pages"]
 
 
+@pytest.mark.parametrize("size", [4_300, 70_000])
+def test_pages_are_full_after_a_crash(folder: Folder, size: int) -> None:
+    store = folder.open()
+    for message_id in numbered(100):
+        hold(store, Sample(message_id, body=noise(size)), 5_000)
+        store.commit()
+    store = folder.reopen_after_crash()
+    parts = store.reader().cursor(db=store.tables.parts).iternext(keys=False)
+    pages = store.reader().stat(store.tables.parts)["leaf_pages"]
+    assert sum(map(len, parts)) > 0.97 * PAGE * pages
+
+
 def test_what_fits_into_a_shared_page_is_not_cut(store: Store) -> None:
     most = store.cutter.most_whole
     record = Sample(b"a", body=noise(most)).record(1)

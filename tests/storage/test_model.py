@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import tempfile
 from copy import deepcopy
@@ -169,7 +170,7 @@ class StoreAndModel(RuleBasedStateMachine):
         message_id=st.sampled_from(IDS),
         keys=st.lists(st.sampled_from(KEYS), max_size=3).map(tuple),
         tag_hash=st.sampled_from([0, 1, -1]),
-        size=st.sampled_from([0, 10, 9_000]),
+        size=st.sampled_from([0, 10, 3_000, 9_000]),
         delay_ms=st.none() | st.sampled_from([0, 1, 2, 5, 1_500, 200_000]),
     )
     def accept(
@@ -182,7 +183,9 @@ class StoreAndModel(RuleBasedStateMachine):
         size: int,
         delay_ms: int | None,
     ) -> None:
-        message = Sample(message_id, topic, queue, keys, tag_hash, b"x" * size)
+        message = Sample(
+            message_id, topic, queue, keys, tag_hash, random.Random(size).randbytes(size)
+        )
         sequence = self.batch.next_sequence
         assert self.store.next_sequence == sequence
         record = message.record(self.now_ms)

@@ -114,7 +114,7 @@ class PowerCuts(RuleBasedStateMachine):
     @rule(
         sent=st.integers(0, 2),
         held=st.integers(0, 3),
-        size=st.sampled_from([10, 700, 6_000, MAX_LOG]),
+        size=st.sampled_from([10, 700, 3_000, 6_000, MAX_LOG]),
         delay_ms=st.sampled_from([1, 5, 50, 100_000]),
         aborted=st.lists(st.integers(0, 100), max_size=2),
         later_ms=st.sampled_from([0, 2, 60]),
@@ -137,7 +137,7 @@ class PowerCuts(RuleBasedStateMachine):
         for number in range(sent + held):
             message_id = b"%d-%d" % (self.batch, number)
             self.ids.append(message_id)
-            body = self.batch.to_bytes(2) * ((300 if number else size) // 2)
+            body = Random(self.batch).randbytes(300 if number else size)
             message = Sample(message_id, queue=number % len(QUEUES), body=body)
             if number < sent:
                 send(store, message, now_ms)

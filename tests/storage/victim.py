@@ -24,7 +24,8 @@ SENT, HELD = 3, 6
 """Messages that are sent, and that are held, in each batch."""
 
 LONG_AGO_MS = 0
-BODY = b"x" * 3_000
+BODIES = [Random(size).randbytes(size) for size in (300, 3_000, 9_000, 70_000)]
+"""None of them can be packed, and those of all sizes but the first are cut into parts."""
 
 
 def ids_of_batch(run: int, batch: int) -> list[str]:
@@ -40,7 +41,8 @@ def work(path: Path, run: int) -> None:
         now_ms = run * 1_000_000 + batch * 10
         ids = ids_of_batch(run, batch)
         for number, message_id in enumerate(ids):
-            message = Sample(message_id.encode(), queue=number % 2, keys=(b"k",), body=BODY)
+            body = BODIES[number % len(BODIES)]
+            message = Sample(message_id.encode(), queue=number % 2, keys=(b"k",), body=body)
             if number < SENT:
                 send(store, message, now_ms)
             else:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Final
 
 from storage.environment import Tables
@@ -102,21 +103,30 @@ def join(txn: Reader, tables: Tables, number: bytes, value: bytes) -> bytes | No
 
 
 def touch_records(
-    touch: Touch, txn: Reader, tables: Tables, numbers: Sequence[bytes], large: Iterable[bytes]
+    touch: Touch,
+    txn: Reader,
+    tables: Tables,
+    numbers: Sequence[bytes],
+    large: Iterable[bytes],
+    most: float = inf,
 ) -> None:
     """Load records into memory as far as possible, before they are read one by one.
 
     :param touch: see `ReadAhead.touch`.
     :param numbers: the sequences of the messages, packed.
     :param large: those whose records may have been cut: they have more than `LARGE` bytes, or their size is not known.
+    :param most: bytes of cut records after which the others are left out.
     """
     touch(txn, Rows(tables.messages, numbers))
     parts: list[bytes] = []
     for number in large:
         value = txn.get(number, db=tables.messages)
         if value is not None and value.startswith(_MARK) and len(value) == _CUT.size:
-            count = min(_CUT.unpack(value)[1], _MOST_READ_AHEAD) // LARGE + 1
-            parts += (number + part.to_bytes(4) for part in range(count))
+            size = min(_CUT.unpack(value)[1], _MOST_READ_AHEAD)
+            parts += (number + part.to_bytes(4) for part in range(size // LARGE + 1))
+            most -= size
+            if most <= 0:
+                break
     if parts:
         touch(txn, Rows(tables.parts, parts))
 

@@ -278,7 +278,8 @@ def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit
     # The messages were stored long ago: their pages may be on disk only.
     first = list(_first_bytes(expired))
     large = [one.number for one in first if one.place is None or one.place[3] > LARGE]
-    touch_records(ahead.touch, txn, tables, [one.number for one in first], large)
+    numbers = [one.number for one in first]
+    touch_records(ahead.touch, txn, tables, numbers, large, BYTES_AT_ONCE)
     found: list[tuple[_Expired, Terms, bytes, list[bytes]]] = []
     gone: list[_Expired] = []
     keys_left, bytes_left = KEYS_PER_MESSAGE * limit, BYTES_AT_ONCE

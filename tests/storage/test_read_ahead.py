@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import pytest
 
 from storage import (
     Store,
+    abort,
     abort_sequences,
     find_by_key,
     read_ahead,
@@ -22,14 +24,17 @@ from storage import (
 )
 from storage.inbox import READ_AT_ONCE
 from storage.keys import HELD_SPAN_MS
+from storage.parts import LARGE
 from storage.pending import PLACES_OF_SPAN, PLACES_READ_AHEAD
 from storage.read_ahead import FEW, THREADS, ReadAhead, Rows
+from storage.retention import BYTES_AT_ONCE
 from tests.storage.faults import no_more_threads
 from tests.storage.folder import Folder
 from tests.storage.sample import (
     TOPIC,
     Sample,
     fire,
+    hold,
     hold_all,
     ids_in,
     numbered,
@@ -147,6 +152,18 @@ def test_a_page_of_what_fired(disk: Disk, store: Store) -> None:
     )
     assert [found.sequence for found in page.found] == sequences[:0:-1]
     assert disk.read[store.tables.messages] == disk.read[store.tables.ids] == MANY - 1
+
+
+def test_large_messages_that_retention_removes(disk: Disk, store: Store) -> None:
+    """How large aborted messages are is only known from their records. No more are loaded than a step removes."""
+    body = random.Random(1).randbytes(BYTES_AT_ONCE // 2)
+    for message_id in numbered(6):
+        hold(store, Sample(message_id, body=body), 10_000)
+        abort(store, message_id, 1)
+    store.commit()
+    disk.read.clear()
+    assert remove_expired(store, 2, MANY, lambda _: False).messages == 2
+    assert disk.read[store.tables.parts] <= 2 * (BYTES_AT_ONCE // 2 // LARGE + 2)
 
 
 def test_messages_that_retention_removes(disk: Disk, store: Store) -> None:

@@ -256,8 +256,10 @@ class RemotingConnection(Protocol):
             self.factory.tap.sent(self, frame)
         if self.congested:
             unsent = self.factory.unsent
-            unsent.note(self, unsent.of(self) + len(frame))
-            if unsent.of(self) > self.factory.max_unsent_bytes:
+            waiting = unsent.of(self)
+            unsent.note(self, waiting + len(frame))
+            # One frame alone may be larger: its client would ask for it again and again.
+            if waiting and waiting + len(frame) > self.factory.max_unsent_bytes:
                 self.log.warn(
                     "closed {peer}: more than max_unsent_bytes = {limit} wait for it to read them",
                     peer=self.address,

@@ -276,6 +276,16 @@ class TestUnread:
         assert answer is not None
         assert len(answer.body) > 200_000
 
+    def test_gets_a_message_that_is_larger_than_what_may_wait(self, gateway: MemoryGateway) -> None:
+        """It would pull it again and again."""
+        gateway.connect().send_message("large", body=bytes(3 * MIB))
+        client = gateway.connect()
+        client.stop_reading()
+        client.send(RequestCode.PULL_MESSAGE, client.pull_request("large"))
+        assert not client.closed
+        [answer] = client.take()
+        assert len(answer.body) > 3 * MIB
+
     @pytest.mark.parametrize("uses_tls", [False, True], ids=["plain", "TLS"])
     @pytest.mark.parametrize("is_closed_here", [False, True], ids=["left", "closed"])
     def test_nothing_of_it_is_left_once_its_client_is_gone(

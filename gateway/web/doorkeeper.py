@@ -45,6 +45,7 @@ class Doorkeeper:
         self._key = key
         self._is_free = not config.authorization
         self._is_local = ipaddress.ip_address(config.http.host).is_loopback
+        self._names = (*LOCAL_NAMES, config.http.host)  # such as 127.0.0.2
         self._is_closed = config.is_api_closed
 
     @property
@@ -76,15 +77,14 @@ class Doorkeeper:
             raise ApiError(HTTPStatus.UNAUTHORIZED, f"the token of http_token_file is {wrong}")
         return Asker(None, source)
 
-    @staticmethod
-    def _check_host(host: str) -> None:
+    def _check_host(self, host: str) -> None:
         """Refuse a host name that is not this machine's own. The owner of a foreign name can point it at any machine;
         to a browser, the owner's pages and this API would then be of one origin."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
             name = None
-        if name not in LOCAL_NAMES:
+        if name not in self._names:
             raise ApiError(
                 HTTPStatus.FORBIDDEN,
                 f"the header Host must be localhost, 127.0.0.1 or [::1], not {host!r}",

@@ -124,6 +124,13 @@ def test_whatever_the_port_is_called(gateway: MemoryGateway, host: str) -> None:
     HttpClient(gateway, Host=host).get("/status")
 
 
+def test_another_loopback_address_is_served_by_its_own_name(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(http=parse_host_port("127.0.0.2:9877"))
+    for host in ("127.0.0.2:9877", "localhost:9877"):
+        HttpClient(gateway, Host=host).get("/status")
+    assert HttpClient(gateway, Host="127.0.0.3:9877").refusal("GET", "/status")["status"] == 403
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

@@ -41,6 +41,10 @@ _CHUNK: Final = 256 * 1024
 _IS_IT_ONE: Final = (
     "check that a gateway listens there for clients, and not for HTTP, and see its log"
 )
+_WHAT_TO_DO: Final = {  # texts of a RocketMQ broker too
+    "username cannot be null.": " Give a user's --access-key and --secret-key",
+    "check signature failed.": " Check the --secret-key: it is not that of this user",
+}
 
 
 class ClientError(Exception):
@@ -340,8 +344,7 @@ def successful(answer: Command) -> Command:
             and "is for one broker" not in remark  # text of the address that several workers share
         ):
             remark += "; only a Tidegate gateway answers this request"
-        if remark == "username cannot be null.":  # a RocketMQ broker's text too
-            remark += " Give a user's --access-key and --secret-key"
+        remark += _WHAT_TO_DO.get(remark, "")
         raise RefusalError(
             f"the server refused (code {answer.code}): {remark}",
             may_have_changed=answer.ext().get(MAY_HAVE_CHANGED) == "true",

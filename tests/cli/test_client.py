@@ -179,15 +179,20 @@ class TestLookUp:
         ):
             look_up(client, cursor="x")
 
-    def test_who_is_to_sign_is_told_how(self) -> None:
+    @pytest.mark.parametrize(
+        ("remark", "advice"),
+        [
+            ("username cannot be null.", "--access-key and --secret-key"),
+            ("check signature failed.", "Check the --secret-key"),
+        ],
+    )
+    def test_who_is_to_sign_is_told_how(self, remark: str, advice: str) -> None:
         with (
             FakeGateway(
-                lambda command: encode_response(
-                    command.opaque, 16, remark="username cannot be null."
-                )
+                lambda command: encode_response(command.opaque, 16, remark=remark)
             ) as gateway,
             RemotingClient(*gateway.address) as client,
-            pytest.raises(RefusalError, match="--access-key and --secret-key"),
+            pytest.raises(RefusalError, match=advice),
         ):
             look_up(client)
 

@@ -395,7 +395,10 @@ def run() -> None:
         sys.exit(_FAILED)
     except OSError as error:
         if error.filename is not None:
-            _complain(f"cannot use {error.filename}: {error.strerror}", "tidegate")
+            # Such as a folder that root restored for a gateway with a user of its own.
+            who = "; run this as its owner, or make it this user's (chown)"
+            advice = who if isinstance(error, PermissionError) else ""
+            _complain(f"cannot use {error.filename}: {error.strerror}{advice}", "tidegate")
         elif error.errno in _UNWRITABLE:
             _complain(f"cannot write to standard output: {error.strerror}", "tidegate")
             _leave_unwritten()

@@ -98,7 +98,11 @@ def test_a_file_that_cannot_be_used_is_one_line(
     (tmp_path / "audit.jsonl").touch()
     monkeypatch.setattr("gateway.audit.read_lines", fail)
     run = tidegate("audit", "--data", str(tmp_path))
-    assert (run.status, one_line(run)) == (1, "tidegate: cannot use a file: Permission denied")
+    said = (
+        "tidegate: cannot use a file: Permission denied; "
+        "run this as its owner, or make it this user's (chown)"
+    )
+    assert (run.status, one_line(run)) == (1, said)
 
 
 @pytest.mark.parametrize(

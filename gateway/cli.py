@@ -265,7 +265,8 @@ def pending(
     A TIME is ISO 8601 (local time unless it has a zone), relative (+30m, -2h), `now` or epoch ms.
 
     With --state fired and a --topic, or with --state aborted, --from and --to are the times when messages
-    fired or were aborted, and the last one comes first. --state any needs --id or --key.
+    fired or were aborted, and the last one comes first. --state any needs --id or --key, and also finds
+    messages without a delay: these are untimed.
 
     With --json each line is one message, with times in epoch ms. If there are more messages and --all is
     not given, the last line is {"cursor": "..."}, for --cursor.

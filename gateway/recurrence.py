@@ -50,6 +50,7 @@ WHAT_CRON_IS = (
     "write 5 fields, minute hour day-of-month month day-of-week, "
     "such as '0 5 * * MON-FRI', or 6 with the second first"
 )
+_NEVER = "its months do not have such a day, so it would never fire"
 
 
 class RuleError(ValueError):
@@ -320,7 +321,19 @@ def _check_cron(expression: str) -> None:
     try:
         CronSim(expression, datetime(2000, 1, 1))  # noqa: DTZ001 - any time will do
     except CronSimError as error:
-        raise RuleError(f"cron '{expression}': {error}; {WHAT_CRON_IS}") from None
+        is_never = str(error) == "Bad day-of-month" and _is_never(expression)
+        advice = _NEVER if is_never else WHAT_CRON_IS
+        raise RuleError(f"cron '{expression}': {error}; {advice}") from None
+
+
+def _is_never(expression: str) -> bool:
+    """Whether a refused day of the month would be right in other months, as the 30th of February."""
+    *others, _, weekdays = expression.split()
+    try:
+        CronSim(" ".join((*others, "*", weekdays)), datetime(2000, 1, 1))  # noqa: DTZ001
+    except CronSimError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=4096)  # thousands due together mostly share a few expressions

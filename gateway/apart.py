@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 COMMANDS: Final = frozenset({"fsck", "backup", "compact", "export", "drain"})
@@ -20,6 +19,9 @@ DIED: Final = (
 DEATHS: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
 """The signals that a damaged file kills the child with."""
 
+_AWAITED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+"""What the parent waits for: signals that it passes on, and the one of its child's end."""
+
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -28,26 +30,28 @@ def run_apart(work: Callable[[], None], complain: Callable[[str], None]) -> None
 
     :param complain: called with `DIED` if the child died of a damaged file; the status is 1 then.
     """
+    # They wait until the parent asks for them. A handler of Python's would not see one that comes just before the
+    # parent begins to wait for its child.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     child = os.fork()
     if not child:
         # The child ends when the parent is killed.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupt_once)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         try:
             work()
         finally:
             if signal.getsignal(signal.SIGINT) is _interrupt_once:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit()
-
-    def pass_on(number: int, _: object) -> None:
-        with suppress(ProcessLookupError):
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        number = signal.sigwait(_AWAITED)
+        if number != signal.SIGCHLD:
             os.kill(child, number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, pass_on)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    status = os.waitstatus_to_exitcode(ended[1])
     if -status in DEATHS:
         complain(DIED)
         sys.exit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import chain, groupby
+from itertools import chain
 from typing import NamedTuple
 
 import lmdb
@@ -22,7 +22,6 @@ from storage.keys import (
     RECURRENCE_VALUE,
     SUSPENDED,
     TIMER_VALUE,
-    U64,
     IdRow,
     TermsOf,
     id_key,
@@ -34,7 +33,7 @@ from storage.keys import (
     split_timer_key,
     term,
 )
-from storage.parts import is_cut
+from storage.parts import lone_parts
 from storage.paused import waiting_timers
 from storage.places import Place, Places, Standing
 from storage.queues import open_queue
@@ -326,11 +325,11 @@ def _check_messages(
 
 def _check_parts(view: View, faults: list[str]) -> None:
     """Check that all parts belong to messages that were cut. A message whose parts do not fit cannot be read."""
-    parts = view.txn.cursor(db=view.tables.parts).iternext(values=False)
-    for number, _ in groupby(parts, lambda key: key[: U64.size]):
-        value = view.txn.get(number, db=view.tables.messages)
-        if value is None or not is_cut(value):
-            faults.append(f"message {int.from_bytes(number)} has parts, but it was not cut")
+    keys = view.txn.cursor(db=view.tables.parts).iternext(values=False)
+    faults += [
+        f"message {int.from_bytes(number)} has parts, but it was not cut"
+        for number, _ in lone_parts(view.txn, view.tables, keys)
+    ]
 
 
 def _check_ids(view: View, faults: list[str]) -> None:

@@ -4,7 +4,6 @@ keys."""
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import groupby
 
 from storage.changes import Changes, moment, text, timed
 from storage.evidence import Evidence, Fate, RecordReader, Verdict
@@ -16,7 +15,6 @@ from storage.keys import (
     NEXT_SEQUENCE,
     QUEUE_VALUE,
     TIMER_VALUE,
-    U64,
     IdRow,
     Terms,
     held_key,
@@ -32,7 +30,7 @@ from storage.keys import (
     waiting_key,
     without_mark,
 )
-from storage.parts import is_cut
+from storage.parts import lone_parts
 from storage.queue_repairs import Lost, Row, mend_queue
 from storage.records import read_record, read_terms, record_in
 from storage.sequences import first_free_sequence
@@ -87,20 +85,15 @@ class MessageRepairs:
                 f"message {sequence}: its record cannot be read: it is moved to repairs-TIME.jsonl"
             )
             self._changes.make("messages", number, None, sentence)
-        lone = [key for key in self._changes.keys("parts") if not self._is_of_message(key)]
-        for number, group in groupby(lone, lambda key: key[: U64.size]):
-            parts = list(group)
+        keys = self._changes.keys("parts")
+        lone = list(lone_parts(self._changes.txn, self._changes.tables, keys))
+        for number, parts in lone:
             what = f"message {int.from_bytes(number)}: parts of its record ({len(parts)})"
             sentence = f"{what} are moved to repairs-TIME.jsonl"
             self._changes.remove_all("parts", parts, sentence)
         if unreadable or lone:
             sentence = f"the next message gets the number {self._behind}"
             self._changes.make("meta", NEXT_SEQUENCE, pack_u64(self._behind), sentence)
-
-    def _is_of_message(self, part: bytes) -> bool:
-        """Whether the key of a part belongs to a message that was cut."""
-        value = self._changes.get("messages", part[: U64.size])
-        return value is not None and is_cut(value)
 
     def _record(self, number: bytes) -> bytes | None:
         return read_record(self._changes.txn, self._changes.tables, number)

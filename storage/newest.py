@@ -8,7 +8,7 @@ import lmdb
 
 from storage.errors import cannot_read
 from storage.keys import QUEUE_VALUE, timer_key_of
-from storage.records import read_record, read_terms
+from storage.records import read_terms, record_in
 from storage.shapes import is_queued, is_waiting
 from storage.store import Store
 
@@ -29,7 +29,9 @@ def _newest_stored_ms(store: Store) -> int:
     txn = store.settled_reader()
     messages = txn.cursor(db=store.tables.messages)
     # Leave it to `find_faults` to report a record that cannot be read.
-    last = read_record(txn, store.tables, messages.key()) if messages.last() else None
+    last = (
+        record_in(txn, store.tables, messages.key(), messages.value()) if messages.last() else None
+    )
     terms = read_terms(store.terms_of, last)
     newest_ms = terms.stored_ms if terms is not None else 0
     cursor = txn.cursor(db=store.tables.queues)

@@ -11,7 +11,8 @@ A message of a transaction is not cut: the commit replaces its half message, and
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from math import inf
 from typing import Final
 
@@ -96,10 +97,24 @@ def join(txn: Reader, tables: Tables, number: bytes, value: bytes) -> bytes | No
 
     :param value: of its row in `messages`.
     """
-    if not value.startswith(_MARK):
+    if not is_cut(value):
         return value
     parts = b"".join([part for _, part in rows_with_prefix(txn, tables.parts, number)])
     return parts if value == _CUT.pack(_MARK[0], len(parts)) else None
+
+
+def lone_parts(
+    txn: Reader, tables: Tables, keys: Iterable[bytes]
+) -> Iterator[tuple[bytes, list[bytes]]]:
+    """Return the packed sequences of messages that have parts although they are gone, or were not cut, each with the
+    keys of these.
+
+    :param keys: of `parts`, in order.
+    """
+    for number, group in groupby(keys, lambda key: key[: U64.size]):
+        value = txn.get(number, db=tables.messages)
+        if value is None or not is_cut(value):
+            yield number, list(group)
 
 
 def touch_records(
@@ -121,7 +136,7 @@ def touch_records(
     parts: list[bytes] = []
     for number in large:
         value = txn.get(number, db=tables.messages)
-        if value is not None and value.startswith(_MARK) and len(value) == _CUT.size:
+        if value is not None and is_cut(value) and len(value) == _CUT.size:
             size = min(_CUT.unpack(value)[1], _MOST_READ_AHEAD)
             parts += (number + part.to_bytes(4) for part in range(size // LARGE + 1))
             most -= size
@@ -134,7 +149,7 @@ def touch_records(
 def delete_record(txn: LoggedTransaction, tables: Tables, number: bytes) -> None:
     """Delete a message's record, with all parts of it."""
     value = txn.pop(number, db=tables.messages)
-    if value is not None and value.startswith(_MARK):
+    if value is not None and is_cut(value):
         cursor = txn.cursor(db=tables.parts)
         cursor.set_range(number)
         while cursor.key().startswith(number):

@@ -26,6 +26,7 @@ from storage.parts import LARGE, Cutter, is_cut, touch_records
 from storage.read_ahead import Rows
 from tests.storage.folder import Folder
 from tests.storage.sample import (
+    FOREVER_MS,
     TOPIC,
     Sample,
     body_of,
@@ -40,7 +41,6 @@ from tests.storage.sample import (
 )
 
 PAGE = 4_096
-FOREVER_MS = 1 << 62
 NUMBER = pack_u64(7)
 
 

@@ -33,6 +33,18 @@ class NamedPath(click.Path):
 FOLDER: Final = NamedPath(path_type=Path, file_okay=False)
 
 
+def is_of_store(file: Path, data: Path) -> bool:
+    """Whether a file is one that a gateway writes in its data folder, perhaps through a link, or would have the place
+    of one in a folder below it, such as a worker's."""
+    from gateway.audit import FILE
+    from storage import FOLDER_FILES
+
+    names = (*FOLDER_FILES, FILE)
+    place = Path(os.path.realpath(file))
+    is_below = place.name in names and place.is_relative_to(os.path.realpath(data))
+    return is_below or place in {Path(os.path.realpath(data / name)) for name in names}
+
+
 def _one_folder(ctx: click.Context, param: click.Parameter, data: Path) -> Path:
     from storage import DATA_FILE, is_chain
 

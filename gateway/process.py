@@ -11,20 +11,18 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 from twisted.internet.error import CannotListenError, ReactorNotRunning
 from twisted.internet.main import installReactor
 from twisted.logger import Logger, globalLogBeginner
 
-from gateway.audit import FILE as AUDIT_FILE
 from gateway.config import Config
+from gateway.data_folder import is_of_store
 from gateway.log_stream import LogStream
 from gateway.logs import Logs
 from gateway.reactor import TurnReactor
 from gateway.setting_values import HostPort
-from storage import FOLDER_FILES
 
 BACKLOG: Final = 1024
 """Connections that the kernel lets wait to be accepted, for the moment when a whole fleet reconnects."""
@@ -74,7 +72,7 @@ def begin(config: Config) -> tuple[Any, Logs]:
 
     :raises StartError: when the log file cannot be written, or the machine is at one of its limits.
     """
-    if config.log_file is not None and _is_of_store(config.log_file, config.data):
+    if config.log_file is not None and is_of_store(config.log_file, config.data):
         raise StartError(
             f"log_file = {config.log_file} is a file of the data folder itself: set it to another"
         )
@@ -106,12 +104,6 @@ def begin(config: Config) -> tuple[Any, Logs]:
     # Twisted's own timers use the wall clock: if that were set back, everything that is scheduled would be late.
     reactor.seconds = time.monotonic
     return reactor, logs
-
-
-def _is_of_store(file: Path, data: Path) -> bool:
-    """Whether a file has the place of one that the store writes, also in the folder of a worker."""
-    file, data = Path(os.path.realpath(file)), Path(os.path.realpath(data))
-    return file.name in (*FOLDER_FILES, AUDIT_FILE) and file.is_relative_to(data)
 
 
 def allow_open_files(config: Config, *, asked: int = 0) -> None:

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 import rich_click as click
 
 from gateway.asking import SOURCE, address, connection_options, lines_of, now_ms
-from gateway.data_folder import FAULTY, NamedPath, counted, data_option, tell
+from gateway.data_folder import FAULTY, NamedPath, counted, data_option, is_of_store, tell
 
 if TYPE_CHECKING:
     from gateway.asking import Connect
@@ -143,12 +143,9 @@ def export(data: Path, target: Path, form: str | None) -> None:
       tidegate export --data ./data --to held.parquet
       tidegate export --data ./data | jq -r '[.dueMs, .topic, .msgId] | @tsv'
     """
-    from gateway.audit import FILE
     from gateway.transfer import export_held, export_lines
-    from storage import FOLDER_FILES
 
-    own = {os.path.realpath(data / name) for name in (*FOLDER_FILES, FILE)}
-    if os.path.realpath(target) in own:
+    if is_of_store(target, data):
         raise click.UsageError(f"--to {target} is a file of the data folder itself: name another")
     count = 0
     damaged: set[bytes] = set()

@@ -21,6 +21,9 @@ _FILLED_PER_SECOND: Final = 30_000
 _FAR_MS: Final = (30 * 60_000, 120 * 60_000)
 """Delays that end long after the run. Such a scenario measures only sends."""
 
+_SOON_MS: Final = (2_000, 12_000)
+"""Delays of a whole life in the full run."""
+
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """One load."""
@@ -113,17 +116,11 @@ def _life(
 
 
 def _bodies(size: int, rate: int) -> Scenario:
-    return Scenario(
+    return msgspec.structs.replace(
+        _life(rate, "sync", _SOON_MS, seconds=15, warmup=8),
         name=f"bodies-{size}-sync",
-        kind="life",
         title=f"Whole life of timed messages with bodies of {size:,} bytes at {rate:,} per s, sync flush",
-        flush="sync",
-        threads=16,
-        rate=rate,
-        delay_ms=(2_000, 12_000),
         body=size,
-        seconds=15,
-        warmup=8,
     )
 
 
@@ -143,7 +140,7 @@ def full() -> list[Scenario]:
         _sends(threads, flush, seconds=12, warmup=10) for threads in (16, 64) for flush in flushes
     ]
     scenarios += [
-        _life(rate, flush, (2_000, 12_000), seconds=15, warmup=8)
+        _life(rate, flush, _SOON_MS, seconds=15, warmup=8)
         for rate in (1_000, 5_000, 10_000)
         for flush in flushes
     ]

@@ -9,6 +9,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, time, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,20 @@ class Console:
         """The browser, for actions in it."""
         assert self._browser is not None
         return self._browser
+
+    def set_zone(self, zone: str) -> None:
+        """Have the browser's clock show the time of a zone; that of this machine if it is empty."""
+        page = self.browser.page
+        page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": zone})
+
+    @contextmanager
+    def in_zone(self, zone: str) -> Iterator[None]:
+        """Have the browser's clock show the time of a zone within the block."""
+        self.set_zone(zone)
+        try:
+            yield
+        finally:
+            self.set_zone("")
 
     def api(self, path: str, body: object = None, method: str | None = None) -> Any:
         """Send a request to the API, and return the response."""
@@ -923,8 +938,7 @@ def test_a_time_without_a_zone_is_of_the_browser(console: Console) -> None:
     day = datetime.now(tokyo).date() + timedelta(days=2)
     due_ms = int(datetime.combine(day, time(9, 30), tokyo).timestamp() * 1_000)
     page = console.browser.page
-    page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Tokyo"})
-    try:
+    with console.in_zone("Asia/Tokyo"):
         console.open("topics")
         console.press("s")
         console.see("dialog input[name=topic]").send_keys("zoned")
@@ -951,7 +965,7 @@ def test_a_time_without_a_zone_is_of_the_browser(console: Console) -> None:
         console.see("main input[name=end]").send_keys("+9d", Keys.ENTER)
         console.see(".messages td", "zoned")
         # The address means the same time wherever it is opened.
-        page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Pacific/Kiritimati"})
+        console.set_zone("Pacific/Kiritimati")
         page.refresh()
         console.see(".messages td", f"{day} 15:00")
         begin = console.see("main input[name=begin]")
@@ -963,8 +977,6 @@ def test_a_time_without_a_zone_is_of_the_browser(console: Console) -> None:
         console.click("button.main", "New")
         zone = console.see("dialog input[name=zone]").get_attribute("placeholder")
         assert zone == "UTC", "that is what times of a rule without one are in"
-    finally:
-        page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
 
 
 @pytest.mark.parametrize(
@@ -981,23 +993,19 @@ def test_a_time_without_a_zone_is_of_the_browser_however_it_is_written(
     console: Console, text: str
 ) -> None:
     page = console.browser.page
-    page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Tokyo"})
-    try:
+    with console.in_zone("Asia/Tokyo"):
         console.open("topics")
         read = page.execute_async_script(
             "const [text, done] = arguments;"
             " import('/console/format.js').then(({ typedTime }) => done(typedTime(text)))",
             text,
         )
-    finally:
-        page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
     assert read == parse_moment(text, 0, timezone(timedelta(hours=9)))
 
 
 def test_hours_are_those_on_the_wall_beyond_a_change_of_clocks(console: Console) -> None:
     page = console.browser.page
-    page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Europe/Berlin"})
-    try:
+    with console.in_zone("Europe/Berlin"):
         begin_ms, end_ms = (
             int(datetime(2027, 3, day, tzinfo=UTC).timestamp() * 1_000) for day in (26, 30)
         )
@@ -1007,14 +1015,11 @@ def test_hours_are_those_on_the_wall_beyond_a_change_of_clocks(console: Console)
             "return [...document.querySelectorAll('.axis .grid + text')].map((one) => one.textContent)"
         )
         assert labels[:7] == ["12:00", "27 Mar", "12:00", "28 Mar", "12:00", "29 Mar", "12:00"]
-    finally:
-        page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
 
 
 def test_days_begin_at_midnight_after_one_that_began_an_hour_later(console: Console) -> None:
     page = console.browser.page
-    page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "America/Santiago"})
-    try:
+    with console.in_zone("America/Santiago"):
         console.open("topics")
         # On 6 September 2026 clocks go from 0:00 to 1:00 in Chile.
         begin_ms = int(datetime(2026, 9, 4, tzinfo=UTC).timestamp() * 1_000)
@@ -1024,8 +1029,6 @@ def test_days_begin_at_midnight_after_one_that_began_an_hour_later(console: Cons
             "  new Span(begin, begin + 5 * 86_400_000).ticks(5).times.map((time) => new Date(time).getHours())))",
             begin_ms,
         )
-    finally:
-        page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
     assert hours == [0, 0, 1, 0, 0]
 
 

@@ -450,8 +450,9 @@ def recover(
                 yield key, timer
 
 
-def _leave(_txn: Reader, *_rows: Rows) -> None:
+def _leave(_txn: Reader, *_rows: Rows) -> bool:
     """Read nothing ahead."""
+    return False
 
 
 _Message = tuple[bytes, Terms, int]

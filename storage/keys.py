@@ -4,8 +4,8 @@ All integers are big-endian, so that the order of bytes is the order of the numb
 
     table     key                                     value
     messages  sequence 8                              the record, as a pull returns it, packed: see `records`;
-                                                      or 0xff | size 4, if it is in parts
-    parts     sequence 8 | number 4                   a part of a packed record: see `parts`
+                                                      or 0xff | size 4 | its beginning, if it was cut
+    parts     sequence 8 | number 4                   a part of the rest: see `parts`
     timers    due ms 8 | topic | 0 | sequence 8 | id  queue 4 | tag hash 4 | size 4
               (timers of messages accepted lately are in memory: see `inbox`)
     ids       id | 0 | sequence 8                     due ms 8 (0: not timed) [| aborted ms 8 (0: not)

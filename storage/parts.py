@@ -1,9 +1,10 @@
-"""Records that are too large to share a page with others are cut into parts.
+"""Records that do not fit into the page that is being filled are cut into parts.
 
-LMDB gives a value of more than half a page pages of its own: whole ones, side by side in the file. A record of 4.2 KB
-would take 8 KB there, and one of some MB would find no room between the small rows of a file that is in use for long,
-so the file would grow. The parts of a record are rows like all others. They are appended, and each is as large as what
-is left of its page, so pages are full.
+LMDB puts a row that has no room in a page into the next one, and gives a value of more than half a page pages of its
+own: whole ones, side by side in the file. A record of 1.4 KB would take 2 KB there, one of 4.2 KB would take 8 KB, and
+one of some MB would find no room between the small rows of a file that is in use for long, so the file would grow. So
+what has no room becomes rows of `parts`. Both tables are only appended to, and what is cut off is as large as what is
+left of a page, so pages are full.
 
 A message of a transaction is not cut: the commit replaces its half message, and nothing is appended.
 """
@@ -23,7 +24,8 @@ from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
 
 _CUT: Final = struct.Struct(">BI")
-"""The value in `messages` of a record that was cut: `_MARK`, and the bytes of its parts."""
+"""What a value in `messages` begins with if the record was cut: `_MARK`, and the record's bytes. The beginning of the
+record follows, and the rest is in parts. In format 9 all of it is."""
 
 _MARK: Final = b"\xff"
 """No record begins with it: packed ones begin with 0x28, and others with the first byte of their length, which is less
@@ -34,25 +36,32 @@ _ROW_HEADER: Final = 8
 _ROW_POINTER: Final = 2
 """Bytes of LMDB's in a page, in front of each row, and for its place in the page (PAGEHDRSZ, NODESIZE, indx_t)."""
 
+_MESSAGE_ROW: Final = _ROW_HEADER + U64.size + _ROW_POINTER
+_PART_ROW: Final = _ROW_HEADER + PART_KEY.size + _ROW_POINTER
+"""Bytes of a row besides its value."""
+
 _LEAST_PART: Final = 64
 """Bytes of a part that are worth a row of their own."""
 
+_LEAST_CUT: Final = _MESSAGE_ROW + _CUT.size + _LEAST_PART
+"""Bytes left in a page for which a record is cut."""
+
 LARGE: Final = 2_000
-"""Bytes up to which a record is never cut, whatever the size of LMDB's pages: 4 KiB is the smallest. Two rows of about
-so many fill one of those."""
+"""Bytes of a record above which most of it is in parts."""
 
 _MOST_READ_AHEAD: Final = 64 << 20
 """Bytes of one record that are loaded ahead at most. A damaged row may claim 4 GB."""
 
 
-Touch = Callable[..., None]
+Touch = Callable[..., bool]
 """See `ReadAhead.touch`."""
 
 
 class Cutter:
-    """Cuts records, so that their parts fill pages.
+    """Cuts records, so that the rows of `messages` and `parts` fill pages.
 
-    It counts what it has put into the last page. Where that is wrong, as after a start, some page is less full.
+    It counts what it has put into the last page of each. Where that is wrong, as after a start, some page is less full;
+    soon the pages that it counts and those of the file begin with the same row again.
 
     :param page_size: of LMDB's pages, in bytes.
     """
@@ -60,31 +69,48 @@ class Cutter:
     def __init__(self, page_size: int) -> None:
         self._page = page_size - _PAGE_HEADER
         # LMDB's me_nodemax: with their pointers, two such rows fill a page.
-        self._most_row = (self._page // 2 & ~1) - _ROW_POINTER
-        self.most_whole = self._most_row - _ROW_HEADER - U64.size
+        most_row = (self._page // 2 & ~1) - _ROW_POINTER
+        self.most_whole = most_row - _ROW_HEADER - U64.size
         """The most bytes of a record that needs no pages of its own."""
+        self._most_part = most_row - _ROW_HEADER - PART_KEY.size
         self._left = 0
+        self._left_of_parts = 0
 
-    def cut(self, number: bytes, stored: bytes) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-        """Return the value of a record's row in `messages`, and its rows in `parts`.
+    def cut(self, number: bytes, stored: bytes, parts: list[tuple[bytes, bytes]]) -> bytes:
+        """Return the value of a record's row in `messages`, and add its rows in `parts`, if it has any, to the list.
 
         :param number: the message's sequence, packed.
         :param stored: the record as `records.pack` returns it.
         """
-        rows: list[tuple[bytes, bytes]] = []
-        begin, size = 0, len(stored)
+        size = len(stored)
+        # A row begins at an even place.
+        row = size + size % 2 + _MESSAGE_ROW
+        if size <= self.most_whole:
+            if row <= self._left:
+                self._left -= row
+                return stored
+            if self._left < _LEAST_CUT:
+                self._left = self._page - row
+                return stored
+        elif self._left < _LEAST_CUT:
+            self._left = self._page
+        begin = min(self._left - _MESSAGE_ROW, self.most_whole) - _CUT.size
+        self._left -= begin + _CUT.size + _MESSAGE_ROW
+        self._add_parts(number, stored[begin:], parts)
+        return _CUT.pack(_MARK[0], size) + stored[:begin]
+
+    def _add_parts(self, number: bytes, rest: bytes, parts: list[tuple[bytes, bytes]]) -> None:
+        begin, size, count = 0, len(rest), 0
         while begin < size:
-            room = min(self._left - _ROW_POINTER, self._most_row) - _ROW_HEADER - PART_KEY.size
+            room = min(self._left_of_parts - _PART_ROW, self._most_part)
             if room < min(_LEAST_PART, size - begin):
-                self._left = self._page
+                self._left_of_parts = self._page
                 continue
-            part = stored[begin : begin + room]
-            rows.append((number + len(rows).to_bytes(4), part))
+            part = rest[begin : begin + room]
+            parts.append((number + count.to_bytes(4), part))
             begin += room
-            # A row begins at an even place.
-            row = _ROW_HEADER + PART_KEY.size + len(part)
-            self._left -= row + row % 2 + _ROW_POINTER
-        return _CUT.pack(_MARK[0], size), rows
+            count += 1
+            self._left_of_parts -= len(part) + len(part) % 2 + _PART_ROW
 
 
 def is_cut(value: bytes) -> bool:
@@ -99,8 +125,9 @@ def join(txn: Reader, tables: Tables, number: bytes, value: bytes) -> bytes | No
     """
     if not is_cut(value):
         return value
-    parts = b"".join([part for _, part in rows_with_prefix(txn, tables.parts, number)])
-    return parts if value == _CUT.pack(_MARK[0], len(parts)) else None
+    parts = [part for _, part in rows_with_prefix(txn, tables.parts, number)]
+    stored = b"".join((value[_CUT.size :], *parts))
+    return stored if value.startswith(_CUT.pack(_MARK[0], len(stored))) else None
 
 
 def lone_parts(
@@ -129,16 +156,19 @@ def touch_records(
 
     :param touch: see `ReadAhead.touch`.
     :param numbers: the sequences of the messages, packed.
-    :param large: those whose records may have been cut: they have more than `LARGE` bytes, or their size is not known.
+    :param large: those whose parts may have to be read although `messages` is in memory: they have more than `LARGE`
+        bytes, or their size is not known. The last part of a smaller one is left to chance then.
     :param most: bytes of cut records after which the others are left out.
     """
-    touch(txn, Rows(tables.messages, numbers))
+    if touch(txn, Rows(tables.messages, numbers)):
+        large = numbers
     parts: list[bytes] = []
     for number in large:
         value = txn.get(number, db=tables.messages)
-        if value is not None and is_cut(value) and len(value) == _CUT.size:
-            size = min(_CUT.unpack(value)[1], _MOST_READ_AHEAD)
-            parts += (number + part.to_bytes(4) for part in range(size // LARGE + 1))
+        if value is not None and is_cut(value) and len(value) >= _CUT.size:
+            size = min(_CUT.unpack_from(value)[1], _MOST_READ_AHEAD)
+            rest = size - len(value) + _CUT.size
+            parts += (number + part.to_bytes(4) for part in range(rest // LARGE + 1))
             most -= size
             if most <= 0:
                 break

@@ -42,14 +42,18 @@ class ReadAhead:
         self._environment = environment
         self._threads = ThreadPoolExecutor(THREADS, "read-ahead")
 
-    def touch(self, txn: Reader, *wanted: Rows) -> None:
+    def touch(self, txn: Reader, *wanted: Rows) -> bool:
         """Load rows into memory as far as possible. A failure does no harm: the rows are then read when they are
-        needed."""
+        needed.
+
+        :returns: whether they seemed not to be there.
+        """
         if sum(len(rows.keys) for rows in wanted) < FEW or not _must_wait(txn, wanted):
-            return
+            return False
         # If the system has no more threads, none can be started.
         with suppress(RuntimeError):
             wait([self._threads.submit(self._read, *part) for part in _parts(wanted)])
+        return True
 
     def _read(self, table: lmdb._Database, keys: Sequence[bytes]) -> None:
         # This reads the state of the last checkpoint: rows changed since then are in memory anyway. With buffers, no

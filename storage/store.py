@@ -311,12 +311,8 @@ class Store:
         if sequence != self._next_sequence - 1:
             # A half that is committed may have later messages behind it, even when it was stored in the same batch.
             self._replaced.append((number, stored))
-        elif len(stored) <= self.cutter.most_whole:
-            self._messages.append((number, stored))
         else:
-            value, parts = self.cutter.cut(number, stored)
-            self._messages.append((number, value))
-            self._parts += parts
+            self._messages.append((number, self.cutter.cut(number, stored, self._parts)))
         self._ids.append((b"%b\0%b" % (message_id, number), due))
         for key in keys:
             self._keys.append((key_prefix(topic, term(key)) + number, b""))

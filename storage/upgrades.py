@@ -12,7 +12,7 @@ from storage.reader import Reader
 from storage.redo_log import new_stamp
 from storage.sums import sum_topics
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 """Raised with every change of `keys` that an older program would misread, together with a step in `STEPS`. Newer
 formats are refused."""
 
@@ -92,6 +92,11 @@ def _cut_records(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
     """Format 9 cuts large records into `parts`, of which older programs know nothing. Existing records stay whole."""
 
 
+def _fill_pages(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
+    """Format 10 cuts any record that does not fit into the page that is being filled, and keeps its beginning in
+    `messages`; older programs could not read it. Existing records stay as they are."""
+
+
 STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     1: _mark_timers_complete,
     2: _sum_up_held,
@@ -101,5 +106,6 @@ STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     6: _pack_records,
     7: _use_tables,
     8: _cut_records,
+    9: _fill_pages,
 }
 """The upgrade steps, by the format from which they start."""

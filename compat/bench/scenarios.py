@@ -144,7 +144,9 @@ def full() -> list[Scenario]:
         for rate in (1_000, 5_000, 10_000)
         for flush in flushes
     ]
-    scenarios += [_bodies(4_000, rate=1_000), _bodies(64_000, rate=200)]
+    scenarios += [
+        _bodies(size, rate) for size, rate in ((1_300, 1_000), (4_000, 1_000), (64_000, 200))
+    ]
     scenarios.append(
         Scenario(
             name="levels-2000-async",

@@ -102,7 +102,7 @@ def check(view: View, progress: Progress | None = None) -> list[str]:
         _check_recurring(view, faults)
         begin("messages", tables.messages)
         ids, keys = _check_messages(view, faults, places, halves)
-        begin("parts of large messages", tables.parts)
+        begin("parts of messages that were cut", tables.parts)
         _check_parts(view, faults)
         begin("ids and keys", tables.ids, tables.keys)
         # If an index has as many rows as the messages led to, it has no others.

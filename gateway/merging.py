@@ -336,7 +336,7 @@ MERGES: Final[dict[int, Merge]] = {
     Code.RESCHEDULE_TIMERS: Merge(_outcomes(RescheduleAnswer), absent=_OTHER_BROKER, changes=True),
     Code.BULK_CHANGE_TIMERS: Merge(_bulk_step, changes=True),
     Code.PAUSE_TOPIC: Merge(_pauses, absent=_NO_TOPIC, changes=True),
-    Code.RESUME_TOPIC: Merge(_pauses, changes=True),
+    Code.RESUME_TOPIC: Merge(_pauses, absent=_NO_TOPIC, changes=True),
     Code.LIST_PAUSED_TOPICS: Merge(_paused),
     # recurring messages
     Code.LIST_RECURRING: Merge(_recurring, absent=_NO_RECURRING),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.broker import Broker
 from gateway.router import RequestError
+from gateway.topics import Topic
 from gateway.wire.codes import ResponseCode
 from storage import pause_topic, resume_topic
 
@@ -19,19 +20,28 @@ class Pauses:
 
         :raises RequestError: when there is no such topic.
         """
-        known = self._broker.topics.get(topic)
-        if known is None:
-            raise RequestError(
-                ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}: check its name"
-            )
+        known = self._known(topic)
         changed = pause_topic(self._broker.store, known.stored_name, self._broker.clock.now_ms())
         if changed:
             self._broker.audit.note("pause", topic=topic)
         return changed
 
     def resume(self, topic: str) -> bool:
-        """Let a topic fire again, first what waits, in the order of due times. Return False when it is not paused."""
+        """Let a topic fire again, first what waits, in the order of due times. Return False when it is not paused.
+
+        :raises RequestError: when there is no such topic.
+        """
         changed = resume_topic(self._broker.store, topic.encode())
         if changed:
             self._broker.audit.note("resume", topic=topic)
+        else:
+            self._known(topic)
         return changed
+
+    def _known(self, topic: str) -> Topic:
+        known = self._broker.topics.get(topic)
+        if known is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic}: check its name"
+            )
+        return known

@@ -212,8 +212,9 @@ class TestChanges:
         shared.advance(2_000)
         (paused,) = shared.ask(RequestCode.LIST_PAUSED_TOPICS)["topics"]
         assert (paused["topic"], paused["waiting"]) == ("orders", 2)
-        unknown = shared.try_ask(RequestCode.PAUSE_TOPIC, topic="nothing")
-        assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
+        for code in (RequestCode.PAUSE_TOPIC, RequestCode.RESUME_TOPIC):
+            unknown = shared.try_ask(code, topic="nothing")
+            assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
         assert shared.ask(RequestCode.RESUME_TOPIC, topic="orders") == {"changed": True}
         shared.advance(1)
         assert [len(client.pull("orders")) for client in shared.clients] == [1, 0, 1]

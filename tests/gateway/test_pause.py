@@ -164,10 +164,10 @@ def test_the_answers_are_true(client: MemoryClient) -> None:
     assert not pause(client)
     assert resume(client)
     assert not resume(client)
-    assert not resume(client, "none")
-    answer = client.ask(RequestCode.PAUSE_TOPIC, {"topic": "none"})
-    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
-    assert answer.remark == "there is no topic none: check its name"
+    for code in (RequestCode.PAUSE_TOPIC, RequestCode.RESUME_TOPIC):
+        answer = client.ask(code, {"topic": "none"})
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        assert answer.remark == "there is no topic none: check its name"
 
 
 def test_a_long_overdue_message_does_not_count_as_late(

@@ -188,6 +188,7 @@ class Store:
         self.progress = Progress(txn, tables, self.damaged)
         self.paused = PausedTopics(txn, tables, self.damaged)
         self.inbox = Inbox(inbox_size, self._inbox_rows())
+        self._is_mark_wrong = MARK in self.damaged
         self.held = Held(txn, tables, self.inbox.rows(), self.damaged)
 
     def _inbox_rows(self) -> Iterable[tuple[bytes, bytes]]:
@@ -477,7 +478,7 @@ class Store:
         self.paused.commit()
         self.progress.commit()
         self.fronts.commit()
-        self.damaged.discard(MARK)
+        self._is_mark_wrong = False
         self._committed_sequence = self._next_sequence
         self.commits += 1
         for queue, _, _ in grown:
@@ -561,7 +562,7 @@ class Store:
         if self.inbox.is_ripe:
             mark = self.inbox.ripen() or pack_u64(self._next_sequence)
             txn.put(MARK, mark, db=self.tables.meta)
-        elif MARK in self.damaged:
+        elif self._is_mark_wrong:
             # New sequences may reach the damaged mark, which would then be taken as valid.
             txn.delete(MARK, db=self.tables.meta)
         moved = self.inbox.take_latest()

@@ -459,8 +459,10 @@ def test_a_mark_that_cannot_be_right_keeps_nothing_from_firing(folder: Folder, m
     assert pending_ids(store) == [b"a", b"b"]
     assert store.damaged == {MARK}
     hold_all(store, [b"c"], 1_000)
+    assert store.damaged == {MARK}, "it counts what was met, mended or not"
     store.checkpoint()
     store = folder.reopen_after_crash()
+    assert store.damaged == set()
     assert fire(store, 1_000) == 3
 
 

@@ -345,7 +345,9 @@ class Metrics:
     def _capture(self) -> Iterator[Metric]:
         counts = self._recorded()
         yield self._counter(
-            "tidegate_capture_frames", "Frames recorded by the setting capture", counts.frames
+            "tidegate_capture_frames",
+            "Frames that passed while the setting capture recorded, lost ones included",
+            counts.frames,
         )
         yield self._counter(
             "tidegate_capture_lost",

@@ -29,7 +29,6 @@ SERVER_NAME: Final = "gateway"
 LOOK_SECONDS: Final = 1.0
 """Seconds between two checks whether writing fails."""
 
-_NOTHING: Final = Counts(0, 0, 0, 0, 0, None)
 _pack_head = struct.Struct(">iI").pack
 
 
@@ -74,7 +73,8 @@ class Tapping:
     def __init__(self, reactor: Reactor, factory: RemotingFactory) -> None:
         self._factory = factory
         self._settings: tuple[object, ...] = (None,)
-        self._before = _NOTHING
+        # Of all recordings since the start. One that has ended may still be writing.
+        self._writers: list[CaptureWriter] = []
         self._trouble: str | None = None
         self._looking = LoopingCall(self._look)
         self._looking.clock = cast(Any, reactor)
@@ -104,6 +104,7 @@ class Tapping:
             return
         self.log.info("recording traffic into {folder}", folder=str(folder))
         self._factory.tap = Tap(writer)
+        self._writers.append(writer)
         self._looking.start(LOOK_SECONDS)
 
     def stop(self) -> None:
@@ -113,17 +114,15 @@ class Tapping:
     @property
     def counts(self) -> Counts:
         """Counts of what was recorded since the start. `trouble` says why nothing is recorded though it should be."""
-        tap, before = self._factory.tap, self._before
-        if tap is None:
-            return before._replace(trouble=self._trouble)
-        now = tap.writer.counts
+        tap = self._factory.tap
+        each = [writer.counts for writer in self._writers]
         return Counts(
-            before.frames + now.frames,
-            before.lost + now.lost,
-            before.bytes + now.bytes,
-            before.files + now.files,
-            now.connections,
-            now.trouble,
+            sum(one.frames for one in each),
+            sum(one.lost for one in each),
+            sum(one.bytes for one in each),
+            sum(one.files for one in each),
+            each[-1].connections if tap is not None else 0,
+            each[-1].trouble if tap is not None else self._trouble,
         )
 
     def _end(self, *, wait: bool) -> None:
@@ -132,14 +131,18 @@ class Tapping:
         if tap is None:
             return
         self._looking.stop()
-        self._before = self.counts._replace(connections=0, trouble=None)
         self._factory.tap = None
         if wait:
             tap.writer.stop()
         else:
             # The disk may be slow, and clients are waiting for their answers.
             Thread(target=tap.writer.stop, name="end of a capture").start()
-        self.log.info("recorded {frames} frames", frames=tap.writer.counts.frames)
+        ended = tap.writer.counts
+        self.log.info(
+            "no longer recording: {frames} frames passed, {lost} records of them were lost so far",
+            frames=ended.frames,
+            lost=ended.lost,
+        )
 
     def _look(self) -> None:
         trouble = self.counts.trouble

@@ -75,6 +75,8 @@ def test_recording_is_turned_off_and_on(tmp_path: Path) -> None:
         client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
         assert gateway.service.recorded.frames == 4
         wait_until(lambda: len(list((tmp_path / "capture").glob(f"*{SUFFIX}"))) == 1)
+        (file,) = (tmp_path / "capture").glob(f"*{SUFFIX}")
+        assert gateway.service.recorded.bytes == file.stat().st_size
     codes = [code for kind, code, _ in commands(tmp_path / "capture") if kind == Kind.FROM_CLIENT]
     assert codes == [RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.UPDATE_BROKER_CONFIG]
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import shutil
 import struct
+from functools import partial
+from typing import Any
 
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 
 from gateway.broker import Broker
+from gateway.config import Config
 from gateway.loading import ConfigError
 from gateway.router import Call, RequestError, check_number
 from gateway.upstream_settings import after, shown
@@ -66,12 +69,19 @@ class BrokerAdmin:
         except ConfigError as error:
             raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from error
         if config != broker.config:
-            broker.reconfigure(config)
-            self.log.info(
+            tell = partial(
+                self.log.info,
                 "settings were changed by {peer} until the next start: {changes}",
                 peer=call.peer.address,
                 changes=", ".join(f"{name}={value}" for name, value in changes.items()),
             )
+            # Who makes the log show less is shown in it too.
+            tells_less = _level_of(config) > _level_of(broker.config)
+            if tells_less:
+                tell()
+            broker.reconfigure(config)
+            if not tells_less:
+                tell()
         call.answer()
 
     def state(self, call: Call) -> None:
@@ -159,6 +169,10 @@ class BrokerAdmin:
         """Remove messages past their retention and messages of deleted topics now (306, 316, 329)."""
         self._broker.remove_expired(CLEANED_AT_ONCE)
         self._broker.committer.answer(call, call.encode())
+
+
+def _level_of(config: Config) -> Any:
+    return LogLevel.lookupByName(config.log_level)
 
 
 def _rates(rates: tuple[float, float, float]) -> str:

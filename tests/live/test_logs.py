@@ -42,6 +42,8 @@ def test_the_level_is_changed_while_it_serves(tmp_path: Path) -> None:
     assert asked["level"] == "debug"
     assert asked["request"].startswith("127.0.0.1:")
     codes = [line["code"] for line in lines if "code" in line]
+    changes = [line["changes"] for line in lines if "changes" in line]
+    assert changes == ["log_level=debug", "log_level=error"]
     assert codes.count(25) == 1  # the one that ended it: the one that began it is not logged
 
 

@@ -23,6 +23,7 @@ from gateway.broker import Broker
 from gateway.client_metrics import client_metrics
 from gateway.limits import ATTRIBUTES
 from gateway.meter import Distribution
+from gateway.quotas import COUNTED
 from gateway.wire.messages import decode_message
 from recording.writer import Counts
 from storage import count_overdue, count_soon, usage_of
@@ -78,7 +79,9 @@ class Metrics:
         broker = self._broker
         yield self._gauge("tidegate_connections", "Open connections", self._connections())
         yield self._gauge(
-            "tidegate_parked_pulls", "Pulls that wait for a message", len(broker.parked)
+            "tidegate_parked_pulls",
+            "Pulls, pops and notifications that wait for a message",
+            len(broker.parked),
         )
         yield self._gauge("rocketmq_topic_number", "Topics", sum(1 for _ in broker.topics))
         yield self._gauge(
@@ -222,12 +225,16 @@ class Metrics:
             "Limits set on topics, in messages, bytes, messages per second or ms",
             labels=(*_COMMON, "topic", "limit"),
         )
+        refusals: dict[tuple[str, str], int] = {}
         for number, topic in enumerate(list(self._broker.topics), 1):
             if number % SAMPLES_AT_ONCE == 0:
                 yield None
             for name, value in zip(ATTRIBUTES, topic.limits, strict=True):
                 if value is not None:
                     limits.add_metric((*self._labels, topic.name, name), value)
+                    # With a row before the first refusal, Prometheus counts that one too.
+                    if name in COUNTED:
+                        refusals[topic.name, name] = 0
         yield limits
         size = GaugeMetricFamily(
             "tidegate_held_bytes",
@@ -240,8 +247,8 @@ class Metrics:
             "Sends refused because of a topic's limits",
             labels=(*_COMMON, "topic", "limit"),
         )
-        refusals = list(self._broker.quotas.refusals.items())
-        for number, ((name, limit), count) in enumerate(refusals, 1):
+        refusals |= self._broker.quotas.refusals
+        for number, ((name, limit), count) in enumerate(refusals.items(), 1):
             if number % SAMPLES_AT_ONCE == 0:
                 yield None
             refused.add_metric((*self._labels, name, limit), count)
@@ -276,7 +283,7 @@ class Metrics:
         )
         yield self._histogram(
             "tidegate_firing_error_seconds",
-            "How late messages entered their queue, in seconds, each as late as the earliest of its step",
+            "How late timed messages entered their queue, in seconds, each as late as the earliest of its step",
             meter.firing_error,
         )
         yield self._counter(
@@ -292,7 +299,11 @@ class Metrics:
         usage = usage_of(self._broker.store)
         rows = (
             ("tidegate_lmdb_size_bytes", "Size of data.mdb at the last checkpoint", usage.size),
-            ("tidegate_lmdb_used_bytes", "Bytes of data.mdb in pages with data", usage.used),
+            (
+                "tidegate_lmdb_used_bytes",
+                "Bytes in pages with data, also of those that the next checkpoint writes to data.mdb",
+                usage.used,
+            ),
             (
                 "tidegate_lmdb_free_bytes",
                 "Bytes of data.mdb in pages that are reused before the file grows",

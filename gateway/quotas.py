@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from gateway.config import Config
 from gateway.limits import HELD_BYTES, HELD_MESSAGES, SEND_RATE, Limits, origin, without_own
@@ -13,6 +13,9 @@ from gateway.setting_values import show_size
 from gateway.topics import Topic
 from gateway.wire.codes import ResponseCode
 from storage import Store
+
+COUNTED: Final = (HELD_MESSAGES, HELD_BYTES, SEND_RATE)
+"""The limits of which refusals are counted."""
 
 
 class Quotas:
@@ -36,7 +39,7 @@ class Quotas:
     def forget_topic(self, topic: str) -> None:
         """Drop the counts of a topic that no longer exists."""
         self._tokens.pop(topic, None)
-        for limit in (HELD_MESSAGES, HELD_BYTES, SEND_RATE):
+        for limit in COUNTED:
             del self.refusals[topic, limit]
 
     def admit(

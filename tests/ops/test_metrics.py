@@ -335,6 +335,19 @@ def test_dashboard_names_real_series(gateway: MemoryGateway) -> None:
     assert {"cluster", "node_id", "topic", "le"} <= labels
 
 
+def test_a_topic_with_a_limit_counts_refusals_from_0(gateway: MemoryGateway) -> None:
+    """Prometheus sees no increase to the first value of a row that was not there before."""
+    client = gateway.connect()
+    ok(create_topic(client, "full", attributes="+max.held.bytes=1,+max.delay=1h"))
+    name = "tidegate_quota_refusals_total"
+    assert Scrape(gateway).by(name, "topic", "limit") == {"full@max.held.bytes": 0}
+    client.send_message("full", TIMER_DELAY_SEC="60")
+    assert Scrape(gateway).by(name, "topic", "limit") == {"full@max.held.bytes": 1}
+    ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "full"}))
+    gateway.advance(20_000)
+    assert Scrape(gateway).by(name, "topic", "limit") == {}
+
+
 def test_every_series_is_explained() -> None:
     """docs/operations.md has a row for each series, and no other row."""
     text = (ROOT / "docs/operations.md").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -311,6 +312,17 @@ def test_a_distribution_counts_up_to_its_bounds() -> None:
     assert values.total == 26
 
 
+def dashboard_panels() -> list[dict[str, Any]]:
+    panels: list[dict[str, Any]] = json.loads((ROOT / "docs/grafana-dashboard.json").read_text())[
+        "panels"
+    ]
+    return panels
+
+
+def series_in(expression: str) -> set[str]:
+    return set(re.findall(r"\b(?:rocketmq|tidegate|process)_\w+", expression))
+
+
 def test_dashboard_names_real_series(gateway: MemoryGateway) -> None:
     client = gateway.connect()
     client.send_message()
@@ -322,17 +334,35 @@ def test_dashboard_names_real_series(gateway: MemoryGateway) -> None:
     client.send_message("full", TIMER_DELAY_SEC="60")
     hold(gateway, 60_000)
     there = {sample.name for sample in Scrape(gateway).samples}
-    dashboard = json.loads((ROOT / "docs/grafana-dashboard.json").read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    named = {
-        name for expr in asked for name in re.findall(r"\b(?:rocketmq|tidegate|process)_\w+", expr)
-    }
+    asked = [target["expr"] for panel in dashboard_panels() for target in panel["targets"]]
+    named = {name for expr in asked for name in series_in(expr)}
     assert named - there == set()
     assert len(named) > 15
     # The process metrics have no such labels, and other programs export the same names.
     assert [expr for expr in asked if 'node_id=~"$node"' not in expr] == []
     labels = {label for sample in Scrape(gateway).samples for label in sample.labels}
     assert {"cluster", "node_id", "topic", "le"} <= labels
+
+
+def test_the_dashboard_shows_numbers_of_a_gateway_at_rest(gateway: MemoryGateway) -> None:
+    there = {sample.name for sample in Scrape(gateway).samples}
+    shown = [
+        target["expr"]
+        for panel in dashboard_panels()
+        if panel["type"] == "stat"
+        for target in panel["targets"]
+    ]
+    assert len(shown) > 3
+    for expr in shown:
+        assert any(series_in(either) <= there for either in expr.split(" or ")), expr
+
+
+def test_the_dashboard_tells_lines_of_several_gateways_apart() -> None:
+    targets = [target for panel in dashboard_panels() for target in panel["targets"]]
+    adds_up = re.compile(r"(sum|max|topk|histogram_quantile)\b")
+    each = [target["legendFormat"] for target in targets if not adds_up.match(target["expr"])]
+    assert len(each) > 5
+    assert [legend for legend in each if not re.match(r"{{(node_id|instance)}} ", legend)] == []
 
 
 def test_a_topic_with_a_limit_counts_refusals_from_0(gateway: MemoryGateway) -> None:

@@ -8,6 +8,7 @@ request. A traceback is in `traceback`.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from io import TextIOBase
@@ -16,6 +17,7 @@ from typing import Any, Final, cast
 from twisted.logger import (
     FilteringLogObserver,
     LogBeginner,
+    Logger,
     LogLevel,
     LogLevelFilterPredicate,
     formatEvent,
@@ -24,6 +26,12 @@ from twisted.logger import (
 
 from gateway.config import Config
 from gateway.router import GATEWAY, Actor, Call
+
+MOST_ALIKE: Final = 100
+"""Lines with the same text, apart from the values in it, that are written in a span. Thousands of clients may fail in
+the same way at once, and again and again: a line for each time would fill the disk."""
+
+SPAN_SECONDS: Final = 10.0
 
 _OWN: Final = ("log_", "_")
 """Prefixes of the names that Twisted adds to an event."""
@@ -38,13 +46,22 @@ _BARE: Final = frozenset(
 """Characters that logfmt needs no quotes for."""
 
 
+_Kind = tuple[str | None, str | None]
+"""What alike events have in common: their logger, and their text without values."""
+
+
 class Logs:
-    """Writes the events of a level and above. The level can be changed while the gateway serves.
+    """Writes the events of a level and above, but of many that are alike in a span only the first, and their number.
+    The level can be changed while the gateway serves.
 
     :param actor: returns the sender of the current request; set once there is a gateway.
     """
 
+    log = Logger()
+
     def __init__(self, config: Config, stream: TextIOBase) -> None:
+        self._alike: Counter[_Kind] = Counter()
+        self._left_out: dict[_Kind, dict[str, Any]] = {}  # the last event of each kind
         self.actor: Callable[[], Actor] = lambda: GATEWAY
         self._stream = stream
         self.configure(config)
@@ -64,11 +81,36 @@ class Logs:
             write: Any = textFileLogObserver(cast(Any, self._stream))
         else:
             write = self._writer(_json if config.log_format == "json" else _logfmt)
-        self._observer: Any = FilteringLogObserver(write, [predicate])
+        self._observer: Any = FilteringLogObserver(self._limited(write), [predicate])
 
     def observe(self, event: dict[str, Any]) -> None:
         """Write an event if its level is high enough."""
         self._observer(event)
+
+    def end_span(self) -> None:
+        """Log how many events were left out, and leave none out until there are too many again."""
+        alike, self._alike = self._alike, Counter()
+        left_out, self._left_out = self._left_out, {}
+        for kind, event in left_out.items():
+            self.log.emit(
+                event["log_level"],
+                "{count} more lines like this one were left out: {line}",
+                count=alike[kind] - MOST_ALIKE,
+                line=formatEvent(event),
+            )
+
+    def _limited(self, write: Callable[[dict[str, Any]], None]) -> Any:
+        def write_some(event: dict[str, Any]) -> None:
+            kind = (event.get("log_namespace"), event.get("log_format"))
+            # Who sets the level to debug wants every line of it.
+            if event["log_level"] != LogLevel.debug:
+                self._alike[kind] += 1
+            if self._alike[kind] <= MOST_ALIKE:
+                write(event)
+            else:
+                self._left_out[kind] = event
+
+        return write_some
 
     def _writer(self, form: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], None]:
         def write(event: dict[str, Any]) -> None:

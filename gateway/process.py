@@ -15,12 +15,13 @@ from typing import Any, Final
 
 from twisted.internet.error import CannotListenError, ReactorNotRunning
 from twisted.internet.main import installReactor
+from twisted.internet.task import LoopingCall
 from twisted.logger import Logger, globalLogBeginner
 
 from gateway.config import Config
 from gateway.data_folder import is_of_store
 from gateway.log_stream import LogStream
-from gateway.logs import Logs
+from gateway.logs import SPAN_SECONDS, Logs
 from gateway.reactor import TurnReactor
 from gateway.setting_values import HostPort
 
@@ -103,6 +104,10 @@ def begin(config: Config) -> tuple[Any, Logs]:
     installReactor(reactor)  # type: ignore[no-untyped-call]
     # Twisted's own timers use the wall clock: if that were set back, everything that is scheduled would be late.
     reactor.seconds = time.monotonic
+    spans = LoopingCall(logs.end_span)
+    spans.clock = reactor
+    spans.start(SPAN_SECONDS, now=False)
+    reactor.addSystemEventTrigger("after", "shutdown", logs.end_span)
     return reactor, logs
 
 

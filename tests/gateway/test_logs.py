@@ -12,7 +12,7 @@ import pytest
 from twisted.logger import Logger, globalLogPublisher
 
 from gateway.config import Config
-from gateway.logs import Logs
+from gateway.logs import MOST_ALIKE, Logs
 from gateway.router import Call
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import decode_command, encode_command
@@ -187,6 +187,36 @@ def test_the_level_is_changed_on_the_way() -> None:
     logs.configure(Config(data=Path("unused"), log_format="logfmt", log_level="info"))
     log.debug("three")
     assert [line.split()[3] for line in stream.getvalue().splitlines()] == ["message=two"]
+
+
+def test_many_lines_that_are_alike_are_counted() -> None:
+    log, logs, stream = make(log_format="json", log_level="debug")
+    observer: Any = logs.observe
+    logs.log = Logger("gateway.log", observer=observer)
+
+    def told() -> list[str]:
+        lines = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+        stream.seek(0)
+        stream.truncate()
+        return lines
+
+    for _ in range(2):
+        for number in range(MOST_ALIKE + 3):
+            log.warn("closed {peer}", peer=number)
+            log.debug("read {bytes}", bytes=number)
+        log.warn("another line")
+        lines = told()
+        assert [line for line in lines if "closed" in line] == [
+            f"closed {number}" for number in range(MOST_ALIKE)
+        ]
+        assert lines.count("another line") == 1
+        assert sum("read" in line for line in lines) == MOST_ALIKE + 3
+        logs.end_span()
+        assert told() == [
+            f"3 more lines like this one were left out: closed {MOST_ALIKE + 2}",
+        ]
+    logs.end_span()
+    assert told() == []
 
 
 def test_the_form_is_changed_on_the_way() -> None:

@@ -25,6 +25,8 @@ _MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSU
 
 _V5_3_1: Final = 475
 _V4_0_0: Final = 213
+_V5_9_9: Final = 611
+"""Upstream's last version with a name."""
 
 
 class _Lag(NamedTuple):
@@ -49,7 +51,9 @@ def client_metrics(
 
 def version_name(version: int) -> str:
     """Return a client's version as labels show it. Upstream has two numbers for each release since 4.0.0, the first for
-    its snapshot (MQVersion). An older version is shown as its number."""
+    its snapshot, and one name for all versions that are higher (MQVersion). An older version is shown as its number."""
+    if version > _V5_9_9:
+        return "higher_version"
     if version < _V4_0_0:
         return str(version)
     releases, is_snapshot = divmod(version - _V5_3_1 + 1, 2)

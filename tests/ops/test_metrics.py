@@ -409,6 +409,9 @@ def test_who_is_connected(gateway: MemoryGateway) -> None:
 @pytest.mark.parametrize(
     ("version", "name"),
     [
+        (30_000, "higher_version"),
+        (612, "higher_version"),
+        (611, "v5_9_9"),
         (513, "v5_5_0"),
         (475, "v5_3_1"),
         (474, "v5_3_1_snapshot"),

@@ -77,13 +77,21 @@ class Metrics:
         yield from client_metrics(self._broker, _COMMON, self._labels)
         yield from self._capture()
         broker = self._broker
-        yield self._gauge("tidegate_connections", "Open connections", self._connections())
+        yield self._gauge(
+            "tidegate_connections",
+            "Open connections of clients, without those to the HTTP port",
+            self._connections(),
+        )
         yield self._gauge(
             "tidegate_parked_pulls",
             "Pulls, pops and notifications that wait for a message",
             len(broker.parked),
         )
-        yield self._gauge("rocketmq_topic_number", "Topics", sum(1 for _ in broker.topics))
+        yield self._gauge(
+            "rocketmq_topic_number",
+            "Topics, also those of the system and of groups",
+            sum(1 for _ in broker.topics),
+        )
         yield self._gauge(
             "rocketmq_consumer_group_number",
             "Consumer groups that have settings",

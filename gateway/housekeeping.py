@@ -125,17 +125,20 @@ class Housekeeping:
 
         def failed(failure: Failure) -> None:
             # A LoopingCall ends with its first error, but this work must go on.
-            error = as_told(failure.value)
-            if not isinstance(error, StorageError):
-                self.log.failure("housekeeping failed", failure)
-            elif not isinstance(error, RestartNeededError):
-                # A gateway that is about to end has logged why.
-                self.log.error("housekeeping failed: {error}", error=str(error))
+            self._tell_failed(failure)
             if not self._stopped:
                 begin()
 
         begin()
         self._loops.append(loop)
+
+    def _tell_failed(self, failure: Failure) -> None:
+        error = as_told(failure.value)
+        if not isinstance(error, StorageError):
+            self.log.failure("housekeeping failed", failure)
+        elif not isinstance(error, RestartNeededError):
+            # A gateway that is about to end has logged why.
+            self.log.error("housekeeping failed: {error}", error=str(error))
 
     def _in_steps(self, step: Callable[[], bool], pause: float = 0.0) -> Callable[[], None]:
         """Return work that runs step by step, with turns for other work in between, until a step returns False. A call
@@ -154,7 +157,13 @@ class Housekeeping:
             goes_on = False
             if not self._stopped and step():
                 goes_on = True
-                self._reactor.callLater(pause, go_on)
+                self._reactor.callLater(pause, go_on_later)
+
+        def go_on_later() -> None:
+            try:
+                go_on()
+            except Exception:  # noqa: BLE001 - the next round tries again
+                self._tell_failed(Failure())  # type: ignore[no-untyped-call]
 
         return begin
 

@@ -11,13 +11,16 @@ from twisted.internet.defer import maybeDeferred
 from twisted.logger import LogEvent, globalLogPublisher
 
 from gateway import housekeeping
+from gateway.handlers import pop_acks
 from gateway.wire.codes import RequestCode, ResponseCode
-from storage import GAP, Growth, Store, logged
+from storage import GAP, Growth, StorageFullError, Store, logged
 from storage.environment import Environment
+from storage.logged import LoggedTransaction
 from storage.progress import Progress
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import batches_cannot_begin, commits_fail, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+from tests.gateway.test_pop import pop
 from tests.ops.test_metrics import Scrape
 from tests.storage.faults import DISK_FULL, disk_takes_no_checkpoint
 from tests.storage.folder import damage_log
@@ -265,6 +268,31 @@ def count_commits(monkeypatch: pytest.MonkeyPatch) -> list[Store]:
 
     monkeypatch.setattr(Store, "commit", counted)
     return commits
+
+
+def test_what_has_no_room_in_a_later_step_is_a_line_too(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_acks, "MAX_REVIVED", 1)
+    for body in (b"first", b"second"):
+        client.send_message(body=body)
+    assert len(pop(gateway, client)) == 2
+    every_ms, pause_ms = (
+        int(seconds * 1000) for seconds in (housekeeping.REVIVE_SECONDS, housekeeping.REVIVE_PAUSE)
+    )
+    reserve = LoggedTransaction.reserve
+
+    def fail_then(txn: LoggedTransaction, size: int) -> None:
+        if gateway.now_ms % every_ms == pause_ms:
+            raise StorageFullError("no room for the batch")
+        reserve(txn, size)
+
+    with log_lines() as lines, monkeypatch.context() as patch:
+        patch.setattr(LoggedTransaction, "reserve", fail_then)
+        gateway.advance(61_500)
+    assert "housekeeping failed: no room for the batch" in lines
+    gateway.advance(2_000)
+    assert len(pop(gateway, gateway.connect())) == 2
 
 
 def test_damaged_messages_are_told_of_once_they_are_met(

@@ -2,7 +2,7 @@
 
 A line of logfmt or JSON has `time` (UTC), `level`, `logger` and `message`, and the event's other values. While a
 request is handled it also has `user`, and `request`: the client's address and the number that the client gave to the
-request. A traceback is in `traceback`.
+request. A traceback is in `traceback`. Workers write to one log, so their lines have `broker`, the worker's name.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ class Logs:
     """Writes the events of a level and above, but of many that are alike in a span only the first, and their number.
     The level can be changed while the gateway serves.
 
+    :param worker: the broker's name of a worker.
     :param actor: returns the sender of the current request; set once there is a gateway.
     """
 
     log = Logger()
 
-    def __init__(self, config: Config, stream: TextIOBase) -> None:
+    def __init__(self, config: Config, stream: TextIOBase, worker: str | None = None) -> None:
+        self._worker = worker
         self._alike: Counter[_Kind] = Counter()
         self._left_out: dict[_Kind, dict[str, Any]] = {}  # the last event of each kind
         self.actor: Callable[[], Actor] = lambda: GATEWAY
@@ -78,7 +80,7 @@ class Logs:
         of_ports = level if level == LogLevel.debug else max(level, LogLevel.warn)
         predicate.setLogLevelForNamespace(_LEGACY, of_ports)
         if config.log_format == "text":
-            write: Any = textFileLogObserver(cast(Any, self._stream))
+            write: Any = self._text_writer()
         else:
             write = self._writer(_json if config.log_format == "json" else _logfmt)
         self._observer: Any = FilteringLogObserver(self._limited(write), [predicate])
@@ -112,15 +114,24 @@ class Logs:
 
         return write_some
 
+    def _text_writer(self) -> Callable[[dict[str, Any]], None]:
+        write: Any = textFileLogObserver(cast(Any, self._stream))
+
+        def write_named(event: dict[str, Any]) -> None:
+            namespace, level = event.get("log_namespace", "-"), event["log_level"].name
+            write({**event, "log_system": f"{self._worker} {namespace}#{level}"})
+
+        return write if self._worker is None else write_named
+
     def _writer(self, form: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], None]:
         def write(event: dict[str, Any]) -> None:
-            self._stream.write(form(_line(event, self.actor())) + "\n")
+            self._stream.write(form(_line(event, self.actor(), self._worker)) + "\n")
             self._stream.flush()
 
         return write
 
 
-def _line(event: dict[str, Any], actor: Actor) -> dict[str, Any]:
+def _line(event: dict[str, Any], actor: Actor, worker: str | None) -> dict[str, Any]:
     """Return the fields of an event's line."""
     at = datetime.fromtimestamp(event["log_time"], UTC).isoformat(timespec="milliseconds")
     line = {
@@ -129,6 +140,8 @@ def _line(event: dict[str, Any], actor: Actor) -> dict[str, Any]:
         "logger": event.get("log_namespace", ""),
         "message": formatEvent(event),
     }
+    if worker is not None:
+        line["broker"] = worker
     for name, value in event.items():
         if not name.startswith(_OWN) and name not in line:
             line[name] = value if isinstance(value, str | int | float) else str(value)

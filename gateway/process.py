@@ -20,6 +20,7 @@ from twisted.logger import Logger, globalLogBeginner
 
 from gateway.config import Config
 from gateway.data_folder import is_of_store
+from gateway.loading import LEADER_VARIABLE
 from gateway.log_stream import LogStream
 from gateway.logs import SPAN_SECONDS, Logs
 from gateway.reactor import TurnReactor
@@ -92,7 +93,8 @@ def begin(config: Config) -> tuple[Any, Logs]:
             f"cannot write log_file = {config.log_file}: {reason}; "
             "set it to a file in a folder that exists and can be written to"
         ) from failure
-    logs = Logs(config, LogStream(descriptor))
+    worker = config.broker_name if LEADER_VARIABLE in os.environ else None
+    logs = Logs(config, LogStream(descriptor), worker)
     logs.begin(globalLogBeginner)
     try:
         reactor: Any = TurnReactor()  # its interfaces cannot be checked without a plugin

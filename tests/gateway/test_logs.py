@@ -57,6 +57,22 @@ def test_a_line_of_json() -> None:
     assert stream.getvalue().count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("form", "named"),
+    [
+        ("text", "[tidegate-1 gateway.here#warn] stored 3\n"),
+        ("logfmt", 'logger=gateway.here message="stored 3" broker=tidegate-1 count=3\n'),
+        ("json", '"message": "stored 3", "broker": "tidegate-1", "count": 3}\n'),
+    ],
+)
+def test_lines_of_workers_name_them(form: Any, named: str) -> None:
+    stream = io.StringIO()
+    logs = Logs(Config(data=Path("unused"), log_format=form), stream, "tidegate-1")
+    observer: Any = logs.observe
+    Logger("gateway.here", observer=observer).warn("stored {count}", count=3)
+    assert stream.getvalue().endswith(named)
+
+
 @pytest.mark.parametrize(("level", "told"), [("debug", 2), ("info", 1), ("warn", 1), ("error", 0)])
 def test_what_ports_tell_of_themselves_is_for_debugging(level: str, told: int) -> None:
     _, logs, stream = make(log_level=level)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
@@ -172,6 +172,8 @@ class ParkingLot:
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
         self._queues: dict[Queue, _Waiting] = {}
+        # The same queues by topic.
+        self._of_topic: dict[bytes, dict[Queue, None]] = {}
         # Woken pulls that are still to be retried, each with the offset of the first message that is new to it.
         self._woken: deque[tuple[Parked, int]] = deque()
         # Queues that the sweep under way has still to check.
@@ -207,6 +209,7 @@ class ParkingLot:
         waiting = self._queues.get(pull.queue)
         if waiting is None:
             waiting = self._queues[pull.queue] = _Waiting()
+            self._of_topic.setdefault(pull.queue.topic, {})[pull.queue] = None
         waiting.add(pull)
         self._count += 1
 
@@ -214,15 +217,23 @@ class ParkingLot:
         """Retry the pulls that may want the new messages of a queue."""
         waiting = self._queues.get(growth.queue)
         if waiting is not None:
-            self._wake(waiting.take(growth.tag_hashes), growth.first)
+            self._wake([(pull, growth.first) for pull in waiting.take(growth.tag_hashes)])
 
-    def wake(self, queue: Queue, popping: str | None = None) -> None:
-        """Retry the pulls that wait for this queue, even if the queue has not grown, or only the pops and notifications
-        of one group (`popping`)."""
-        waiting = self._queues.get(queue)
-        if waiting is not None:
-            pulls = waiting.take_all() if popping is None else waiting.take_of(popping)
-            self._wake(pulls, queue.visible)
+    def wake(self, queues: Iterable[Queue], popping: str | None = None) -> None:
+        """Retry the pulls that wait for these queues, even if the queues have not grown, or only the pops and
+        notifications of one group (`popping`)."""
+        woken: list[tuple[Parked, int]] = []
+        for queue in queues:
+            waiting = self._queues.get(queue)
+            if waiting is not None:
+                pulls = waiting.take_all() if popping is None else waiting.take_of(popping)
+                woken += [(pull, queue.visible) for pull in pulls]
+        self._wake(woken)
+
+    def awaited_of(self, topics: Iterable[str]) -> Iterator[Queue]:
+        """Return the queues of these topics for which a pull waits. Topics may have thousands of others."""
+        for topic in topics:
+            yield from self._of_topic.get(topic.encode(), ())
 
     def sweep(self, now: float) -> bool:
         """Let go of the pulls whose deadline has passed or whose client is gone, as many as fit in one turn. Return
@@ -245,7 +256,7 @@ class ParkingLot:
                 waiting.remove(pull)
             if not waiting and not self._woken:
                 # Only the sweep deletes an empty entry: where pulls come and go, the same queue is soon waited for.
-                del self._queues[queue]
+                self._forget(queue)
             self._count -= len(over)
             for pull in over:
                 pull.give_up()
@@ -264,10 +275,20 @@ class ParkingLot:
         while self.sweep(float("inf")):
             pass
 
-    def _wake(self, pulls: Collection[Parked], first: int) -> None:
-        """Retry these pulls behind those that were woken before. If none of those is left, retry some now."""
+    def _forget(self, queue: Queue) -> None:
+        del self._queues[queue]
+        queues = self._of_topic[queue.topic]
+        del queues[queue]
+        if not queues:
+            del self._of_topic[queue.topic]
+
+    def _wake(self, woken: list[tuple[Parked, int]]) -> None:
+        """Retry these pulls behind those that were woken before. If none of those is left, retry some now.
+
+        :param woken: each with the offset of the first message that is new to it.
+        """
         is_first = not self._woken
-        self._woken += [(pull, first) for pull in pulls]
+        self._woken += woken
         if is_first:
             self._retry_some()
 

@@ -77,19 +77,12 @@ class ClientRequests:
             quiet,
             call.caller,
         )
-        for topic in wanted_anew:
-            self._wake_pulls(topic)
+        # Those who wait for messages learn that their group wants others now.
+        parked = self._broker.parked
+        parked.wake(parked.awaited_of(wanted_anew))
         self._answer(
             call, call.encode({"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
         )
-
-    def _wake_pulls(self, name: str) -> None:
-        """Have those who wait for messages of a topic learn that their group wants others now."""
-        topic = self._broker.topics.get(name)
-        if topic is not None:
-            store, count = self._broker.store, topic.settings.read_queue_nums
-            for queue in store.readable_queues(topic.stored_name, count):
-                self._broker.parked.wake(queue)
 
     def _check_sizes(self, heartbeat: Heartbeat, call: Call) -> None:
         """Refuse a heartbeat that would hold up all other work, or whose connection has brought too much already."""

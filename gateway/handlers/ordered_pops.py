@@ -81,4 +81,4 @@ class OrderedPops:
         # Nobody waits for a queue that cannot be read.
         with suppress(DamagedError):
             queue = self._store.queue(place.topic.encode(), place.queue)
-            self._broker.parked.wake(queue, place.group)
+            self._broker.parked.wake([queue], place.group)

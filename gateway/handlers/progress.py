@@ -163,8 +163,7 @@ class GroupProgress:
             for queue, offset in targets
         )
         self._broker.committer.answer(call, call.encode(body=body))
-        for queue, _ in targets:
-            self._broker.parked.wake(queue)
+        self._broker.parked.wake(queue for queue, _ in targets)
 
     def _targets(self, fields: ResetOffset, topic: Topic) -> list[tuple[Queue, int]]:
         """Return the queues to reset, each with its new offset."""

@@ -247,6 +247,22 @@ class TestSubscription:
             ok(client.heartbeat("c1", subscriptions={"orders": "blue"}, sub_version=2))
             assert client.answer(waiting) is not None
 
+    def test_is_changed_for_many_topics_of_many_queues(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """To look at each of a hundred million queues would hold up everybody."""
+        lot, many = gateway.service.broker.parked, 2 * WOKEN_AT_ONCE
+        ok(create_topic(client, "orders", 10_000))
+        client.heartbeat("c1", subscriptions={"orders": "red"}, sub_version=1)
+        waiting = [client.park(tags=None, queue=queue) for queue in range(4, 4 + many)]
+        subscription = b'{"topic": "orders", "subString": "blue", "subVersion": 2}'
+        consumer = b'{"groupName": "consumers", "subscriptionDataSet": [%b]}' % subscription
+        client.send(34, body=b'{"clientID": "c1", "consumerDataSet": [%b]}' % consumer)
+        # Of those who wait some learn of it in each turn.
+        assert len(lot) == many - WOKEN_AT_ONCE
+        assert all(client.answer(one) for one in waiting)
+        assert len(list(gateway.store.open_queues(b"orders"))) == 1 + many
+
     def test_is_repeated(self, client: MemoryClient) -> None:
         client.heartbeat("c1", subscriptions={"orders": "red"}, sub_version=1)
         waiting = client.park(tags=None)

@@ -245,7 +245,9 @@ class TestAgain:
             place = Place("g", "orders", queue)
             broker.orders.note(place, None, gateway.now_ms, INVISIBLE_MS, [0])
         woken: list[list[int]] = [[]]
-        monkeypatch.setattr(broker.parked, "wake", lambda queue, _: woken[-1].append(queue.number))
+        monkeypatch.setattr(
+            broker.parked, "wake", lambda queues, _: woken[-1].extend(one.number for one in queues)
+        )
         gateway.advance(INVISIBLE_MS - 1)
         gateway.reactor.rightNow += 0.001
         release = OrderedPops(broker).release_due

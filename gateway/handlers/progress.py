@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 
 from gateway.broker import Broker
@@ -27,19 +27,56 @@ from gateway.wire.progress_bodies import (
     encode_broker_consume_stats,
     encode_consume_stats,
     encode_offsets_by_queue,
+    encode_progress,
     encode_stats_of_group,
     encode_time_spans,
 )
 from storage import Queue
 
-GROUPS_AT_ONCE = 10
-"""Groups handled in one turn of the reactor, some 0.3 ms of work with four queues each."""
+QUEUES_AT_ONCE = 500
+"""Queues looked at in one turn of the reactor, some 3 ms of work."""
+
+AS_QUEUES = 10
+"""As how many queues a group and a topic count."""
 
 OFFSETS_AT_ONCE = 1_000
 """Offsets collected in one turn, some 3 ms of work."""
 
 NO_OFFSET = -1
 """An offset that tools leave out."""
+
+
+class _Sums:
+    """Adds up the progress that one answer tells of."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._size = 0
+        self._looked_at = 0
+        self.behind = 0
+        """Messages that are not confirmed."""
+        self.in_flight = 0
+        """Those of them that have been handed out."""
+
+    def add(self, progress: list[Progress]) -> bytes:
+        """Return progress as the answer has it.
+
+        :raises RequestError: when the answer becomes larger than clients accept.
+        """
+        self.behind += sum(one.broker_offset - one.consumer_offset for one in progress)
+        self.in_flight += sum(one.pull_offset - one.consumer_offset for one in progress)
+        encoded = encode_progress(progress)
+        self._size += len(encoded)
+        self._call.check_size(self._size)
+        self._looked_at += len(progress) + AS_QUEUES
+        return encoded
+
+    def fill_a_turn(self) -> bool:
+        """Return whether enough was looked at for one turn of the reactor. If so, the next turn begins."""
+        is_enough = self._looked_at >= QUEUES_AT_ONCE
+        if is_enough:
+            self._looked_at = 0
+        return is_enough
 
 
 class GroupProgress:
@@ -53,7 +90,11 @@ class GroupProgress:
 
     def of_group(self, call: Call) -> None:
         """Answer with a group's progress in all its topics, or in those that the request names (208). Topics of a list
-        are included even if the group's members no longer subscribe to them."""
+        are included even if the group's members no longer subscribe to them. There can be thousands of topics of
+        thousands of queues, so other work has its turn in between."""
+        self._steps.begin(self._of_group(call), call)
+
+    def _of_group(self, call: Call) -> Iterator[None]:
         fields: GetConsumeStats = call.fields
         group = fields.consumer_group
         if fields.topic_list:
@@ -63,9 +104,27 @@ class GroupProgress:
             topics = self._consumed(group, [fields.topic])
         else:
             topics = self._consumed(group, self._broker.topics_consumed_by(group))
-        progress = [one for topic in topics for one in self._progress(group, topic)]
-        rate = sum(self._rate(group, topic) for topic in topics)
-        call.answer(body=encode_consume_stats(progress, rate))
+        stats = yield from self._stats(group, topics, _Sums(call))
+        parts = [part for parts, _ in stats for part in parts]
+        call.answer(body=encode_consume_stats(parts, sum(rate for _, rate in stats)))
+
+    def _stats(
+        self, group: str, topics: Iterable[Topic], sums: _Sums
+    ) -> Generator[None, None, list[tuple[list[bytes], float]]]:
+        """Return a group's progress in these topics, encoded, and its messages per second in each. Others have their
+        turn in between."""
+        stats = []
+        for topic in topics:
+            parts = []
+            queues = range(topic.settings.read_queue_nums)
+            for begin in range(0, len(queues), QUEUES_AT_ONCE):
+                parts.append(
+                    sums.add(self._progress(group, topic, queues[begin:][:QUEUES_AT_ONCE]))
+                )
+                if sums.fill_a_turn():
+                    yield
+            stats.append((parts, self._rate(group, topic)))
+        return stats
 
     def of_all_groups(self, call: Call) -> None:
         """Answer with every group's progress in every topic, or in ordered topics only (317). There can be thousands of
@@ -75,26 +134,29 @@ class GroupProgress:
     def _all_groups(self, call: Call) -> Iterator[None]:
         fields: GetBrokerConsumeStats = call.fields
         encoded: list[bytes] = []
-        size = behind = in_flight = 0
+        sums = _Sums(call)
         for group in [settings.group_name for settings in self._broker.groups]:
             topics = [
-                (self._progress(group, topic), self._rate(group, topic))
+                topic
                 for topic in self._consumed(group, self._broker.topics_consumed_by(group))
                 if topic.settings.order or not fields.is_order
             ]
-            encoded.append(encode_stats_of_group(group, topics))
-            size += len(encoded[-1])
-            call.check_size(size)
-            for progress, _ in topics:
-                behind += sum(one.broker_offset - one.consumer_offset for one in progress)
-                in_flight += sum(one.pull_offset - one.consumer_offset for one in progress)
-            if len(encoded) % GROUPS_AT_ONCE == 0:
+            stats = yield from self._stats(group, topics, sums)
+            encoded.append(encode_stats_of_group(group, stats))
+            sums.add([])
+            if sums.fill_a_turn():
                 yield
-        address = str(self._broker.advertised)
-        call.answer(body=encode_broker_consume_stats(address, encoded, behind, in_flight))
+        body = encode_broker_consume_stats(
+            str(self._broker.advertised), encoded, sums.behind, sums.in_flight
+        )
+        call.answer(body=body)
 
     def time_spans(self, call: Call) -> None:
-        """Answer with the times at which each queue's oldest, newest and last consumed message were stored (303)."""
+        """Answer with the times at which each queue's oldest, newest and last consumed message were stored (303). A
+        topic can have thousands of queues, so other work has its turn in between."""
+        self._steps.begin(self._time_spans(call), call)
+
+    def _time_spans(self, call: Call) -> Iterator[None]:
         fields: QueryConsumeTimeSpan = call.fields
         topic = self._topics.get(fields.topic)
         if topic is None:
@@ -103,6 +165,8 @@ class GroupProgress:
         now_ms = self._broker.clock.now_ms()
         spans = []
         for number in range(topic.settings.write_queue_nums):
+            if number % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                yield
             queue = self._store.queue(topic.stored_name, number)
             offset = self._store.progress.get(group, topic.stored_name, number) or 0
             oldest_ms = self._stored_ms(queue, queue.first)
@@ -235,9 +299,9 @@ class GroupProgress:
     def _existing(self, names: Iterable[str]) -> list[Topic]:
         return [topic for topic in map(self._topics.get, names) if topic is not None]
 
-    def _progress(self, group: str, topic: Topic) -> list[Progress]:
+    def _progress(self, group: str, topic: Topic, queues: Iterable[int]) -> list[Progress]:
         progress = []
-        for number in range(topic.settings.read_queue_nums):
+        for number in queues:
             queue = self._store.queue(topic.stored_name, number)
             offset = self._store.progress.get(group.encode(), topic.stored_name, number) or 0
             progress.append(

@@ -53,9 +53,17 @@ def to_json(text: bytes, most_bytes: int = MAX_TEXT) -> bytes:
 
 def map_by_objects(entries: Iterable[tuple[Any, Any]]) -> msgspec.Raw:
     """Return a map whose keys are objects, for use as a value in what `msgspec.json.encode` writes."""
-    return msgspec.Raw(
-        b"{" + b",".join(_encode(key) + b":" + _encode(value) for key, value in entries) + b"}"
-    )
+    return joined_entries([entries_by_objects(entries)])
+
+
+def entries_by_objects(entries: Iterable[tuple[Any, Any]]) -> bytes:
+    """Return some entries of a map whose keys are objects."""
+    return b",".join(_encode(key) + b":" + _encode(value) for key, value in entries)
+
+
+def joined_entries(parts: Iterable[bytes]) -> msgspec.Raw:
+    """Return the map of these entries, as `map_by_objects` does."""
+    return msgspec.Raw(b"{" + b",".join(filter(None, parts)) + b"}")
 
 
 def _tokens(text: bytes) -> list[bytes]:

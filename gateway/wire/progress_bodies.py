@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.wire.admin_bodies import DataVersion, subscription_data
 from gateway.wire.bodies import MessageQueue, Subscription
-from gateway.wire.dialect import map_by_objects
+from gateway.wire.dialect import entries_by_objects, joined_entries, map_by_objects
 
 _encode = msgspec.json.Encoder().encode
 
@@ -82,14 +82,36 @@ def encode_topic_stats(queues: Iterable[QueueEnds], put_per_second: float) -> by
     return _encode({"offsetTable": table, "topicPutTps": put_per_second})
 
 
-def encode_consume_stats(progress: Iterable[Progress], per_second: float) -> bytes:
-    """Return the answer to 208 (ConsumeStats)."""
-    return _encode(_consume_stats(progress, per_second))
+def encode_progress(progress: Iterable[Progress]) -> bytes:
+    """Return the part of an answer to 208 or 317 about some of the queues."""
+    return entries_by_objects(
+        (
+            one.queue,
+            {
+                "brokerOffset": one.broker_offset,
+                "consumerOffset": one.consumer_offset,
+                "lastTimestamp": one.last_ms,
+                "pullOffset": one.pull_offset,
+            },
+        )
+        for one in progress
+    )
 
 
-def encode_stats_of_group(group: str, topics: Sequence[tuple[Sequence[Progress], float]]) -> bytes:
-    """Return a group's part of the answer to 317: its progress and its messages per second in each of its topics."""
-    return _encode({group: [_consume_stats(progress, rate) for progress, rate in topics]})
+def encode_consume_stats(parts: Iterable[bytes], per_second: float) -> bytes:
+    """Return the answer to 208 (ConsumeStats).
+
+    :param parts: the parts from `encode_progress`.
+    """
+    return _encode(_consume_stats(parts, per_second))
+
+
+def encode_stats_of_group(group: str, topics: Iterable[tuple[Iterable[bytes], float]]) -> bytes:
+    """Return a group's part of the answer to 317.
+
+    :param topics: for each topic the parts from `encode_progress`, and the group's messages per second.
+    """
+    return _encode({group: [_consume_stats(parts, rate) for parts, rate in topics]})
 
 
 def encode_broker_consume_stats(
@@ -111,20 +133,8 @@ def encode_broker_consume_stats(
     )
 
 
-def _consume_stats(progress: Iterable[Progress], per_second: float) -> dict[str, Any]:
-    table = map_by_objects(
-        (
-            one.queue,
-            {
-                "brokerOffset": one.broker_offset,
-                "consumerOffset": one.consumer_offset,
-                "lastTimestamp": one.last_ms,
-                "pullOffset": one.pull_offset,
-            },
-        )
-        for one in progress
-    )
-    return {"consumeTps": per_second, "offsetTable": table}
+def _consume_stats(parts: Iterable[bytes], per_second: float) -> dict[str, Any]:
+    return {"consumeTps": per_second, "offsetTable": joined_entries(parts)}
 
 
 def encode_time_spans(spans: Iterable[TimeSpan]) -> bytes:

@@ -170,7 +170,7 @@ class TestShown:
         told_of: str,
         groups: int,
     ) -> None:
-        monkeypatch.setattr(progress, "GROUPS_AT_ONCE", 1)
+        monkeypatch.setattr(progress, "QUEUES_AT_ONCE", 1)
         monkeypatch.setattr(progress, "OFFSETS_AT_ONCE", 1)
         put_group(client, "H")
         for group in ("H", "TOOLS_CONSUMER", "SELF_TEST_C_GROUP"):
@@ -190,6 +190,45 @@ class TestShown:
         client.send(code, {"isOrder": "false"})
         client.disconnect()
         gateway.settle()
+
+    @pytest.mark.parametrize(
+        ("code", "fields"),
+        [
+            (208, {"consumerGroup": "G", "topicList": "T;wide"}),
+            (303, {"topic": "wide", "group": "G"}),
+        ],
+        ids=["208", "303"],
+    )
+    def test_others_have_their_turn_while_many_queues_are_looked_at(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        monkeypatch: pytest.MonkeyPatch,
+        code: int,
+        fields: dict[str, str],
+    ) -> None:
+        monkeypatch.setattr(progress, "QUEUES_AT_ONCE", 10)
+        create_topic(client, "wide", 100)
+        client.transport.clear()
+        question = client.send(code, fields)
+        for _ in range(9):
+            gateway.reactor.turn()
+        assert client.transport.value() == b""
+        answer = client.answer(question)
+        assert answer is not None
+        body = read(answer)
+        rows = body["offsetTable"] if code == 208 else body["consumeTimeSpanSet"]
+        assert len(rows) == (102 if code == 208 else 100)
+
+    def test_an_answer_that_no_client_would_take_looks_at_few_queues(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(gateway.service._router, "_most_bytes", 100_000)
+        create_topic(client, "wide", 10_000)
+        answer = client.ask(208, {"consumerGroup": "G", "topicList": "wide"})
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert (answer.remark or "").endswith("clients accept: ask for less at once")
+        assert len(list(gateway.store.open_queues(b"wide"))) < 2_000
 
     def test_an_answer_that_no_client_would_take_is_refused(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch

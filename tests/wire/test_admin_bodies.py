@@ -30,6 +30,7 @@ from gateway.wire.progress_bodies import (
     encode_broker_consume_stats,
     encode_consume_stats,
     encode_offsets_by_queue,
+    encode_progress,
     encode_stats_of_group,
     encode_time_spans,
     encode_topic_stats,
@@ -59,17 +60,17 @@ def test_maps_keyed_by_queues_are_as_java_writes_them() -> None:
         + KEY
         + b':{"lastUpdateTimestamp":99,"maxOffset":5,"minOffset":2}},"topicPutTps":0.5}'
     )
-    assert encode_consume_stats([Progress(QUEUE, 9, 4, 6, 77)], 1.0) == (
-        b'{"consumeTps":1.0,"offsetTable":{'
-        + KEY
-        + b':{"brokerOffset":9,"consumerOffset":4,"lastTimestamp":77,"pullOffset":6}}}'
+    part = encode_progress([Progress(QUEUE, 9, 4, 6, 77)])
+    row = KEY + b':{"brokerOffset":9,"consumerOffset":4,"lastTimestamp":77,"pullOffset":6}'
+    assert encode_consume_stats([part, b"", part], 1.0) == (
+        b'{"consumeTps":1.0,"offsetTable":{' + row + b"," + row + b"}}"
     )
     assert encode_consume_stats([], 0.0) == b'{"consumeTps":0.0,"offsetTable":{}}'
 
 
 def test_progress_of_all_groups() -> None:
-    progress = [Progress(QUEUE, 9, 4, 6, 0)]
-    groups = [encode_stats_of_group("G", [(progress, 1.0)]), encode_stats_of_group("H", [])]
+    parts = [encode_progress([Progress(QUEUE, 9, 4, 6, 0)])]
+    groups = [encode_stats_of_group("G", [(parts, 1.0)]), encode_stats_of_group("H", [])]
     body = encode_broker_consume_stats("a:1", groups, 5, 2)
     assert body.startswith(b'{"brokerAddr":"a:1","consumeStatsList":[{"G":[{"consumeTps":1.0,')
     assert body.endswith(b'{"H":[]}],"totalDiff":5,"totalInflightDiff":2}')

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
@@ -64,9 +65,9 @@ class ConsumeModes:
         self._unstored.add((mode.topic, mode.consumer_group))
         self._modes[mode.topic, mode.consumer_group] = mode
 
-    def forget_topic(self, topic: str) -> None:
-        """Delete the choices for a deleted topic. The change joins the store's batch."""
-        self._forget([place for place in self._modes if place[0] == topic])
+    def forget_topics(self, topics: AbstractSet[str]) -> None:
+        """Delete the choices for deleted topics. The change joins the store's batch."""
+        self._forget([place for place in self._modes if place[0] in topics])
 
     def forget_group(self, group: str) -> None:
         """Delete the choices for a deleted group. The change joins the store's batch."""

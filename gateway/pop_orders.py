@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 import msgspec
@@ -148,9 +149,9 @@ class PopOrders:
         """Forget the pops of a group that is gone, or whose progress is gone."""
         self.forget([place for place in self._pops if place.group == group])
 
-    def forget_topic(self, topic: str) -> None:
-        """Forget the pops of a topic that is gone."""
-        self.forget([place for place in self._pops if place.topic == topic])
+    def forget_topics(self, topics: AbstractSet[str]) -> None:
+        """Forget the pops of topics that are gone."""
+        self.forget([place for place in self._pops if place.topic in topics])
 
     def released(self, now_ms: int, most: int) -> list[Place] | None:
         """Return queues that have stopped blocking since the last call because a time has passed. Check so many at

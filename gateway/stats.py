@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from itertools import chain, islice
 from time import localtime
 from typing import Final, NamedTuple
@@ -391,12 +392,13 @@ class Statistics:
             if rested_ms >= IDLE_MS:
                 del self._reads[place]
 
-    def forget_topic(self, topic: str) -> None:
-        """Drop the counts of a deleted topic. A new topic of the same name counts from 0."""
-        for queue in self._store.open_queues(topic.encode()):
-            queue.count_anew()
-        self.forget_entered(topic)
-        for place in [place for place in self._reads if place[0] == topic]:
+    def forget_topics(self, topics: AbstractSet[str]) -> None:
+        """Drop the counts of deleted topics. New topics of the same names count from 0."""
+        for topic in topics:
+            for queue in self._store.open_queues(topic.encode()):
+                queue.count_anew()
+            self.forget_entered(topic)
+        for place in [place for place in self._reads if place[0] in topics]:
             del self._reads[place]
 
     def forget_entered(self, topic: str) -> None:

@@ -55,9 +55,10 @@ class Progress:
         """Return the groups that have an offset."""
         return self._offsets.keys()
 
-    def groups_in(self, topic: bytes) -> list[bytes]:
-        """Return the groups that have an offset in a topic."""
-        return [group for group, topics in self._offsets.items() if topic in topics]
+    def groups_in(self, *topics: bytes) -> list[bytes]:
+        """Return the groups that have an offset in any of these topics."""
+        wanted = set(topics)
+        return [group for group, of in self._offsets.items() if not of.keys().isdisjoint(wanted)]
 
     def of_group(self, group: bytes) -> Mapping[bytes, Mapping[int, int]]:
         """Return a group's offsets, by topic and queue."""
@@ -111,14 +112,16 @@ class Progress:
             self._forget(group, topic)
         self.include()
 
-    def forget_topic(self, topic: bytes) -> list[bytes]:
-        """Drop all consumer groups' progress in a topic, as part of the batch.
+    def forget_topics(self, *topics: bytes) -> list[bytes]:
+        """Drop all consumer groups' progress in these topics, as part of the batch.
 
         :returns: the groups that had any.
         """
-        groups = self.groups_in(topic)
+        wanted = set(topics)
+        groups = self.groups_in(*topics)
         for group in groups:
-            self._forget(group, topic)
+            for topic in self._offsets[group].keys() & wanted:
+                self._forget(group, topic)
         self.include()
         return groups
 

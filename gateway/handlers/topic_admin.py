@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from functools import partial
 
 from gateway import attributes
@@ -127,15 +128,17 @@ class TopicAdmin:
         if not fields.topic.strip():
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         self._refuse_system_topic(fields.topic)
-        for group in self._delete(fields.topic):
-            comes_back = retry_topic(fields.topic, group.decode())
-            # Another group's own retry topic may have the same name: keep that one. Most names have no topic, so
-            # look it up first, since each deletion goes through all groups.
-            if (
-                self._topics.get(comes_back) is not None
-                and self._broker.groups.get(comes_back.removeprefix(RETRY_PREFIX)) is None
-            ):
-                self._delete(comes_back)
+        groups = self._delete({fields.topic})
+        come_back = (retry_topic(fields.topic, group.decode()) for group in groups)
+        # Another group's own retry topic may have the same name: keep that one.
+        retried = {
+            name
+            for name in come_back
+            if self._topics.get(name) is not None
+            and self._broker.groups.get(name.removeprefix(RETRY_PREFIX)) is None
+        }
+        if retried:
+            self._delete(retried)
         self._answer_on_disk(call)
 
     def topic_stats(self, call: Call) -> None:
@@ -215,15 +218,17 @@ class TopicAdmin:
         if current is None or current.settings != settings:
             self._topics.put(settings)
 
-    def _delete(self, name: str) -> list[bytes]:
-        """Delete a topic, and return the groups that had progress in it."""
-        self._topics.delete(name)
-        groups = self._broker.store.progress.forget_topic(name.encode())
-        self._broker.orders.forget_topic(name)
-        self._broker.modes.forget_topic(name)
-        self._broker.recurring.forget_topic(name)
+    def _delete(self, names: AbstractSet[str]) -> list[bytes]:
+        """Delete topics, and return the groups that had progress in them. Whatever is looked through for them is looked
+        through once: there can be thousands."""
+        for name in names:
+            self._topics.delete(name)
+            self._broker.recurring.forget_topic(name)
+        groups = self._broker.store.progress.forget_topics(*(name.encode() for name in names))
+        self._broker.orders.forget_topics(names)
+        self._broker.modes.forget_topics(names)
         self._broker.committer.once_stored(self._broker.resets.reload)
-        self._broker.committer.once_stored(partial(self._broker.stats.forget_topic, name))
+        self._broker.committer.once_stored(partial(self._broker.stats.forget_topics, names))
         return groups
 
     def _answer_on_disk(self, call: Call) -> None:

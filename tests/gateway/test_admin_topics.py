@@ -313,18 +313,28 @@ class TestDelete:
         create_topic(client, "T")
         for group in range(20):
             client.pull("T", group=f"G{group}", commit=1)
-        progress = gateway.store.progress
-        looked_through = []
-        groups_in = progress.groups_in
+            create_topic(client, f"%RETRY%G{group}_T")
+        ok(commit_offset(client, "%RETRY%G7_T", 0, 1, "G7"))
+        broker = gateway.service.broker
+        progress = broker.store.progress
+        looked_through: list[int] = []
+        groups_in, reload = progress.groups_in, broker.resets.reload
 
-        def look_through(topic: bytes) -> list[bytes]:
-            looked_through.append(topic)
-            return groups_in(topic)
+        def look_through(*topics: bytes) -> list[bytes]:
+            looked_through.append(len(topics))
+            return groups_in(*topics)
 
         monkeypatch.setattr(progress, "groups_in", look_through)
+
+        def reload_resets() -> None:
+            looked_through.append(0)
+            reload()
+
+        monkeypatch.setattr(broker.resets, "reload", reload_resets)
         ok(client.ask(215, {"topic": "T"}))
-        assert looked_through == [b"T"]
+        assert looked_through == [1, 20, 0, 0]
         assert not list(progress.rows())
+        assert client.ask(105, {"topic": "%RETRY%G7_T"}).code == ResponseCode.TOPIC_NOT_EXIST
 
     def test_the_name_servers_half_alone_deletes_nothing(self, client: MemoryClient) -> None:
         create_topic(client, "T")

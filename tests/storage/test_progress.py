@@ -126,7 +126,7 @@ def test_a_group_is_known_by_its_progress_alone(store: Store) -> None:
     assert list(store.progress.groups()) == [b"kept"]
     assert store.progress.of_group(b"kept") == {TOPIC: {0: 5}}
     assert store.progress.of_group(b"refused") == {}
-    store.progress.forget_topic(TOPIC)
+    store.progress.forget_topics(TOPIC)
     assert list(store.progress.groups()) == []
     store.abandon()
     assert store.progress.of_group(b"kept") == {TOPIC: {0: 5}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway import parked
-from gateway.parked import WOKEN_AT_ONCE, ParkingLot
+from gateway.parked import MANY_TAGS, WOKEN_AT_ONCE, ParkingLot
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import decode_messages
 from storage.keys import queue_prefix
@@ -198,6 +198,18 @@ class TestFilter:
         assert answer is not None
         assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         assert 2_500 < int(answer.ext()["nextBeginOffset"]) < 5_000
+
+    def test_is_of_more_tags_than_it_is_kept_by(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """A thousand pulls of nine thousand tags took seconds to keep and to let go."""
+        waiting = client.park(tags=" || ".join(f"t{n}" for n in range(MANY_TAGS + 1)))
+        (kept,) = gateway.service.broker.parked._queues.values()
+        assert not kept._by_tag
+        client.send_message("orders", "1", TAGS="blue")
+        assert answered(client, waiting) is None
+        client.send_message("orders", "2", TAGS=f"t{MANY_TAGS}")
+        assert answered(client, waiting) == ["2"]
 
     def test_only_those_who_want_it_look(self, gateway: MemoryGateway) -> None:
         clients = {tag: gateway.connect() for tag in ("red", "blue", "red || blue", "green")}

@@ -27,6 +27,11 @@ MOST_LONG: Final = 16 * MAX_LENGTH
 """Most characters, in total, of the long expressions whose filters are cached."""
 
 
+CHARACTERS_OF_ONE: Final = 100
+"""An expression counts once more, as a waiting request or as a subscription, for each so many characters: the filter
+for one takes 20 to 80 bytes."""
+
+
 class FilterError(ValueError):
     """A subscription is not valid; the text says why."""
 
@@ -54,6 +59,11 @@ def expression_of(subscription: Subscription) -> Expression:
     if subscription.class_filter_mode:
         return Expression(ALL_TAGS, TAG)
     return Expression(subscription.sub_string, subscription.expression_type or TAG)
+
+
+def weight_of(expression: str) -> int:
+    """Return as how many waiting requests, or subscriptions, one with an expression of its own counts."""
+    return 1 + len(expression) // CHARACTERS_OF_ONE
 
 
 def is_tag_type(expression_type: str | None) -> bool:

@@ -46,11 +46,12 @@ class Parked(Protocol):
 
     `deadline` is in reactor seconds: then the pull is answered without messages. With `tag_hashes` it takes only
     messages whose tag has one of these hashes. Of the pulls of one `kind` only one looks, until it finds something;
-    None is a kind of its own.
+    None is a kind of its own. `weight` is as how many of those that may wait it counts.
     """
 
     queue: Queue
     deadline: float
+    weight: int
 
     @property
     def kind(self) -> Kind | None:
@@ -189,6 +190,7 @@ class ParkingLot:
         # Queues that the sweep under way has still to check.
         self._unswept: list[Queue] = []
         self._count = 0
+        self._weight = 0
         self._limit = 0
 
     def configure(self, config: Config) -> None:
@@ -202,16 +204,16 @@ class ParkingLot:
         """Whether a pull waits for a queue."""
         return queue in self._queues
 
-    def has_room(self, count: int = 1) -> bool:
+    def has_room(self, weight: int) -> bool:
         """Whether so many more may wait."""
-        return self._count + count <= self._limit
+        return self._weight + weight <= self._limit
 
-    def check_room(self) -> None:
-        """Check that one more pull may wait.
+    def check_room(self, weight: int) -> None:
+        """Check that one more pull, of this weight, may wait.
 
         :raises RequestError: when it may not.
         """
-        if not self.has_room():
+        if not self.has_room(weight):
             raise overloaded("max_waiting_requests", self._limit)
 
     def park(self, pull: Parked) -> None:
@@ -222,6 +224,7 @@ class ParkingLot:
             self._of_topic.setdefault(pull.queue.topic, {})[pull.queue] = None
         waiting.add(pull)
         self._count += 1
+        self._weight += pull.weight
 
     def grown(self, growth: Growth) -> None:
         """Retry the pulls that may want the new messages of a queue."""
@@ -268,6 +271,7 @@ class ParkingLot:
                 # Only the sweep deletes an empty entry: where pulls come and go, the same queue is soon waited for.
                 self._forget(queue)
             self._count -= len(over)
+            self._weight -= sum(pull.weight for pull in over)
             for pull in over:
                 pull.give_up()
             left -= len(over)
@@ -323,6 +327,7 @@ class ParkingLot:
     def _retry(self, pull: Parked, first: int) -> None:
         # The pull does not count while it is answered: an answer can bring the same client back at once.
         self._count -= 1
+        self._weight -= pull.weight
         kind = pull.kind
         if kind is not None:
             self._queues[pull.queue].looks(kind)

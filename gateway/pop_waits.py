@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from twisted.logger import Logger
 
 from gateway.clock import Clock
+from gateway.filters import weight_of
 from gateway.parked import Kind, ParkingLot
 from gateway.pop_queues import PopQueue
 from gateway.reactor import Reactor
@@ -82,14 +83,17 @@ class _Wait:
 class _WaitAt:
     """A waiting request at one of its queues, as `ParkingLot` keeps it."""
 
-    __slots__ = ("_one", "_wait", "deadline", "kind", "queue")
+    __slots__ = ("_one", "_wait", "deadline", "kind", "queue", "weight")
 
-    def __init__(self, wait: _Wait, kind: Kind, one: PopQueue, deadline: float) -> None:
+    def __init__(
+        self, wait: _Wait, kind: Kind, one: PopQueue, deadline: float, weight: int
+    ) -> None:
         self._wait = wait
         self._one = one
         self.kind = kind
         self.queue = one.queue
         self.deadline = deadline
+        self.weight = weight
 
     @property
     def tag_hashes(self) -> None:
@@ -139,7 +143,9 @@ class PopWaits:
         :param over: answers that there is nothing.
         :returns: False when too many requests wait already.
         """
-        if self.count(waited) >= MAX_WAITING or not self._parked.has_room(len(queues)):
+        weight = weight_of(call.fields.exp or "")
+        room = weight + len(queues) - 1
+        if self.count(waited) >= MAX_WAITING or not self._parked.has_room(room):
             return False
         call.shed()
         if not call.fields.exp:
@@ -149,7 +155,8 @@ class PopWaits:
         kind = _kind(waited, call.fields)
         deadline = self._reactor.seconds() + min(seconds, LONGEST_WAIT)
         for one in queues:
-            self._parked.park(_WaitAt(wait, kind, one, deadline))
+            self._parked.park(_WaitAt(wait, kind, one, deadline, weight))
+            weight = 1  # the others share its filter
         return True
 
     def _forget(self, waited: Waited) -> None:

@@ -18,6 +18,7 @@ from gateway.filters import (
     filter_of,
     is_tag_type,
     unsupported,
+    weight_of,
 )
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError, answer_failure
@@ -48,7 +49,16 @@ _NO_FILTER_KNOWN = (
 class Pull:
     """A pull that waits in the `ParkingLot` for its queue to grow."""
 
-    __slots__ = ("_pulling", "call", "deadline", "filter", "offset", "queue", "subscribed")
+    __slots__ = (
+        "_pulling",
+        "call",
+        "deadline",
+        "filter",
+        "offset",
+        "queue",
+        "subscribed",
+        "weight",
+    )
 
     kind = None
     """Each pull has its own offset."""
@@ -70,6 +80,8 @@ class Pull:
         # The group's expression that the filter is of; None where the pull brought another one.
         self.subscribed = subscribed
         self.deadline = 0.0
+        # The expression of a group counted with its heartbeat.
+        self.weight = 1 if subscribed is not None else weight_of(call.fields.subscription or "")
 
     @property
     def alive(self) -> bool:
@@ -132,7 +144,7 @@ class Pulling:
         has_skipped = pull.offset != offset
         may_wait = fields.sys_flag & PullSysFlag.SUSPEND and fields.suspend_timeout_millis > 0
         if may_wait and not has_skipped:
-            self._broker.parked.check_room()
+            self._broker.parked.check_room(pull.weight)
             wait = min(fields.suspend_timeout_millis / 1000, LONGEST_SUSPENSION)
             pull.deadline = self._reactor.seconds() + wait
             call.shed()

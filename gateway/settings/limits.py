@@ -89,7 +89,8 @@ class LimitSettings(SettingsGroup):
         100_000,
         _LIMITS,
         "Maximum number of long polls, that is, pulls and pops that wait for a message. A pop counts once for "
-        "each queue. More are refused, and clients retry later.",
+        "each queue; a pop, and a pull with other tags than its group subscribes to, count once more for each 100 "
+        "characters of tags or expression. More are refused, and clients retry later.",
         unit="requests",
         upstream="maxPopPollingSize",
         live=True,

@@ -105,12 +105,26 @@ class TestHeartbeat:
         refused = client.heartbeat("c1", "g1", {"a": "*", "b": "*"}, producers=["p"])
         assert (refused.code, refused.remark) == (
             ResponseCode.INVALID_PARAMETER,
-            "4 subscriptions of one connection; 3 are possible",
+            "4 subscriptions of one connection (100 characters of tags count as one more); 3 are possible",
         )
         assert gateway.connect().heartbeat("c3", "g3", {"a": "*", "b": "*"}).code == 0
         gateway.advance(130_000)
         client.disconnect()
         assert gateway.connect().heartbeat("c1", "g1", {"a": "*", "b": "*"}).code == 0
+
+    def test_whose_expressions_are_long(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ten thousand groups of one connection could each bring 65,536 characters."""
+        monkeypatch.setattr(clients, "MAX_SUBSCRIPTIONS", 12)
+        long = "t" * 1_000
+        assert client.heartbeat("c1", "g1", {"a": long}).code == 0
+        assert client.heartbeat("c1", "g1", {"a": long}, sub_version=2).code == 0
+        assert client.heartbeat("c1", "g2", {"a": "*"}).code == 0
+        refused = client.heartbeat("c1", "g3", {"a": "t"})
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        assert client.heartbeat("c1", "g1", {"a": "t"}, sub_version=3).code == 0
+        assert client.heartbeat("c1", "g3", {"a": "t"}).code == 0
 
     def test_subscriptions_count_for_the_connection_that_brought_them_until_they_are_gone(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch

@@ -78,6 +78,25 @@ class TestWaitingRequests:
         answer = client.ask(RequestCode.POP_MESSAGE, where)
         assert answer.code == ResponseCode.POLLING_FULL
 
+    def test_those_with_long_filters_count_more(self, make_gateway: MakeGateway) -> None:
+        """Each kept a filter of up to 65,536 characters, 1 MB: 100,000 of them more than a machine has."""
+        gateway = make_gateway(max_waiting_requests=13)
+        parked, client = gateway.service.broker.parked, gateway.connect()
+        client.send_message("orders", fields={"queue": 3})
+        long = "t" * 1_000
+        client.park(tags=long)
+        assert client.ask_pull(tags=long, wait_ms=15_000).code == ResponseCode.SYSTEM_BUSY
+        where = pop_fields(gateway, queueId=0, pollTime=15_000, exp=long)
+        assert client.ask(RequestCode.POP_MESSAGE, where).code == ResponseCode.POLLING_FULL
+        assert len(parked) == 1
+        client.park()
+        # A heartbeat has brought the expression of a group: its pulls share it.
+        client.heartbeat("c1", "consumers", {"orders": long})
+        client.park(tags=long)
+        client.disconnect()
+        gateway.advance(2_000)
+        assert (len(parked), parked.has_room(13), parked.has_room(14)) == (0, True, False)
+
     @pytest.mark.parametrize(
         "code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION]
     )

@@ -177,6 +177,7 @@ class Housekeeping:
             if self._progress_batches:
                 self._write_progress()
         self._broker.committer.checkpoint()
+        self._broker.store.forget_unused(self._broker.parked.awaits)
         self._broker.clock.watch()
         self._watch_folder()
         self._watch_disk()

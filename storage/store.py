@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from time import perf_counter
-from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import lmdb
 
@@ -71,6 +71,10 @@ from storage.timers import earlier
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
+
+
+MANY_UNUSED: Final = 10_000
+"""So many queues without a message are kept in memory, beside those that somebody waits for."""
 
 
 class Growth(NamedTuple):
@@ -133,6 +137,10 @@ class Store:
         self._queues: dict[bytes, dict[int, Queue]] = {}
         # Topics that `forget_topics` must check: their settings were changed, or one of their queues was opened.
         self._touched: set[bytes] = set()
+        # Queues in memory that had never held a message when they were opened, and how many of them were kept when they
+        # were last looked through.
+        self._unused: list[Queue] = []
+        self._unused_kept = 0
         self.timed: Counter[bytes] = Counter()
         """Timed messages accepted since the store was opened, by topic."""
         self.timed_total = 0
@@ -626,6 +634,8 @@ class Store:
                 raise as_told(error) from error
         self._touched.add(topic)
         self._queues.setdefault(topic, {})[number] = queue
+        if not queue.next:
+            self._unused.append(queue)
         return queue
 
     def readable_queues(self, topic: bytes, count: int) -> Iterator[Queue]:
@@ -776,6 +786,21 @@ class Store:
                 self._touched.add(topic)
             del self.timed[topic], self.fired[topic]
         return unknown
+
+    def forget_unused(self, is_awaited: Callable[[Queue], bool]) -> None:
+        """Drop from memory the queues that have never held a message, 370 bytes each: a topic may have thousands
+        that somebody only asked about. Awaited ones stay. Nobody else may hold their objects."""
+        if len(self._unused) < self._unused_kept + MANY_UNUSED:
+            return
+        unused, self._unused = self._unused, []
+        for queue in unused:
+            if queue.next:
+                continue
+            if is_awaited(queue):
+                self._unused.append(queue)
+            elif self._queues.get(queue.topic, {}).get(queue.number) is queue:
+                del self._queues[queue.topic][queue.number]
+        self._unused_kept = len(self._unused)
 
     def oldest_record(self) -> bytes | None:
         """Return the record of the oldest message still held; None when it cannot be read."""

@@ -14,12 +14,16 @@ from gateway.router import Call, answer_failure, overloaded, send_away
 MOST = 1_000
 """Requests under way at once. More are refused: a client could send any number before the first is answered."""
 
+MOST_BYTES = 64 << 20
+"""Most bytes of the headers of these requests together, whose fields are kept; a single one may have more."""
+
 
 class _Work(NamedTuple):
-    """A request under way, and whether it is carried out though its client has left."""
+    """A request under way, the bytes of its header, and whether it is carried out though its client has left."""
 
     steps: Iterator[None]
     call: Call
+    size: int
     changes: bool
 
 
@@ -33,6 +37,7 @@ class Steps:
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
         self._under_way: deque[_Work] = deque()
+        self._bytes = 0
         self._is_busy = False  # whether work is under way, or was done in this turn
 
     def begin(self, steps: Iterator[None], call: Call) -> None:
@@ -40,14 +45,14 @@ class Steps:
 
         :raises RequestError: when too many requests are under way.
         """
-        self._add(_Work(steps, call, changes=False))
+        self._add(steps, call, changes=False)
 
     def once(self, work: Callable[[], None], call: Call) -> None:
         """Do work of a single step, which answers and changes nothing.
 
         :raises RequestError: as `begin`.
         """
-        self._add(_Work(_single(work), call, changes=False))
+        self._add(_single(work), call, changes=False)
 
     def change(self, work: Callable[[], None], call: Call) -> None:
         """Do work of a single step, which changes something and answers: at once if no other is under way or was done
@@ -57,7 +62,7 @@ class Steps:
         :raises RequestError: as `begin`, and what `work` raises at once.
         """
         if self._is_busy:
-            self._add(_Work(_single(work), call, changes=True))
+            self._add(_single(work), call, changes=True)
         else:
             self._go_on_next_turn()
             work()
@@ -67,14 +72,22 @@ class Steps:
         for work in self._under_way:
             send_away(work.call.command, work.call.peer)
         self._under_way.clear()
+        self._bytes = 0
 
-    def _add(self, work: _Work) -> None:
+    def _add(self, steps: Iterator[None], call: Call, *, changes: bool) -> None:
         if len(self._under_way) >= MOST:
             raise overloaded("requests of this kind under way", MOST)
-        work.call.shed()
-        self._under_way.append(work)
+        size = len(call.command.header)
+        if self._bytes and self._bytes + size > MOST_BYTES:
+            raise overloaded("bytes of requests of this kind under way", MOST_BYTES)
+        call.shed()
+        self._put(_Work(steps, call, size, changes))
         if not self._is_busy:
             self._go_on_next_turn()
+
+    def _put(self, work: _Work) -> None:
+        self._under_way.append(work)
+        self._bytes += work.size
 
     def _go_on_next_turn(self) -> None:
         self._is_busy = True
@@ -84,6 +97,7 @@ class Steps:
         self._is_busy = False
         while self._under_way:
             work = self._under_way.popleft()
+            self._bytes -= work.size
             if work.changes or work.call.peer.open:
                 self._go_on_next_turn()
                 self._do_step(work)
@@ -92,7 +106,7 @@ class Steps:
     def _do_step(self, work: _Work) -> None:
         try:
             for _ in work.steps:
-                self._under_way.append(work)
+                self._put(work)
                 break
         except Exception as error:  # noqa: BLE001 - the router has handled the request
             answer_failure(work.call, error, self.log)

@@ -476,6 +476,24 @@ def test_others_have_their_turn_while_times_are_found(
     assert codes == [ResponseCode.SUCCESS] * 2 + [ResponseCode.SYSTEM_BUSY]
 
 
+def test_long_requests_that_wait_for_their_turn_do_not_pile_up(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "MOST_BYTES", 2_000)
+    fields = {"every": "1m", "zone": "UTC", "more": "x" * 800}
+    for _ in range(2):
+        sent = [client.send(RequestCode.NEXT_RECURRING, fields) for _ in range(3)]
+        answers = [client.answer(opaque) for opaque in sent]
+        told = [(answer.code, answer.remark) for answer in answers if answer is not None]
+        assert [code for code, _ in told] == [0, 0, ResponseCode.SYSTEM_BUSY]
+        assert (told[2][1] or "").endswith(
+            "bytes of requests of this kind under way = 2000 is reached"
+        )
+    # One that is longer than all may be is answered where no other waits.
+    answer = client.ask(RequestCode.NEXT_RECURRING, fields | {"more": "x" * 5_000})
+    assert answer.code == ResponseCode.SUCCESS
+
+
 # -- refused
 
 

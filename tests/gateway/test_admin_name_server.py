@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway import kv_config
 from gateway.wire.codes import ResponseCode
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import MemoryClient, MemoryGateway
@@ -43,6 +44,25 @@ class TestValues:
             assert put(client, "N", "K", "2") == ResponseCode.SERVICE_NOT_AVAILABLE
             assert client.ask(102, {"namespace": "N", "key": "K"}).code != 0
         assert client.ask(101, {"namespace": "N", "key": "K"}).ext() == {"value": "1"}
+
+    def test_too_many(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are kept in memory, and an answer with all of a namespace has room for 16 MiB."""
+        monkeypatch.setattr(kv_config, "MAX_SIZE", 3_000)
+        assert put(client, "N", "K", "v" * 1_500) == 0
+        for _ in range(2):
+            assert put(client, "M", "K", "v" * 1_500) == ResponseCode.INVALID_PARAMETER
+            assert client.ask(101, {"namespace": "M", "key": "K"}).code != 0
+            assert put(client, "N", "K", "w" * 2_900) == 0
+            assert put(client, "N", "K", "w" * 3_000) == ResponseCode.INVALID_PARAMETER
+            assert put(client, "N", "K", "v" * 1_500) == 0
+            with commits_fail(gateway):
+                assert client.ask(102, {"namespace": "N", "key": "K"}).code != 0
+            gateway.crash()
+            client = gateway.connect()
+        ok(client.ask(102, {"namespace": "N", "key": "K"}))
+        assert put(client, "M", "K", "ä" * 1_400) == 0
 
     def test_an_unknown_namespace(self, client: MemoryClient) -> None:
         answer = client.ask(219, {"namespace": "NN"})

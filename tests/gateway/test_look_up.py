@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from gateway.bulk import BulkChanges
 from gateway.pending import PendingMessages
 from gateway.rescheduling import Rescheduling
 from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.properties import join
 from gateway.wire.recall import RecallHandle
-from storage import lookup
+from storage import all_with_key, lookup
 from storage.keys import id_key, pack_u64
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import damaged_row
@@ -190,6 +192,35 @@ class TestKey:
         for name, topic in (("A", "orders"), ("B", "more"), ("C", "orders"), ("D", "most")):
             schedule(client, name, 100, topic=topic, KEYS="k")
         assert ids(client.look_up(key="k")) == ["C", "D"]
+
+    def test_only_topics_where_any_is_pending_are_searched(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """There may be a hundred thousand others, and a count of many messages searches them for each page."""
+        searched: list[list[bytes]] = []
+        search = all_with_key
+
+        def note(store: Any, topics: Iterable[bytes], *rest: Any) -> Any:
+            searched.append(sorted(topics))
+            return search(store, searched[-1], *rest)
+
+        monkeypatch.setattr(pending, "all_with_key", note)
+        schedule(client, "A", 500, KEYS="k")
+        client.send_message("more", "now", KEYS="k")
+        assert ids(client.look_up(key="k")) == ["A"]
+        # One whose send is still in the open batch counts too.
+        last = {"KEYS": "k", "UNIQ_KEY": "B", "TIMER_DELAY_MS": "900"}
+        other = gateway.connect()
+        other.send(
+            RequestCode.SEND_MESSAGE_V2,
+            other.send_fields("last", properties=join(last)),
+            b"body",
+        )
+        assert ids(client.look_up(key="k")) == ["A", "B"]
+        assert searched == [[b"orders"], [b"last", b"orders"]]
+        gateway.advance(1_000)
+        assert client.look_up(key="k") == []
+        assert ids(client.look_up(key="k", state="fired")) == ["A", "B"]
 
     def test_large_messages_page_by_page(
         self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,9 @@ from gateway.wire.pending_bodies import PauseAnswer, PausedTopic
 MAX_GROUPS_AT_A_TIME = 100
 """Most groups in an answer: each may have progress in a thousand queues."""
 
+MAX_QUEUES_AT_A_TIME = 100_000
+"""Queues of groups in an answer, some 5 MB, after which its page ends. Of one group no more are shown."""
+
 
 class ListQuery(Fields):
     """A page of a list in the order of names."""
@@ -69,7 +72,8 @@ class QueueLag(Shown):
 
 class TopicLag(Shown):
     """A group's progress in the readable queues of a topic: `lag` messages are still to be consumed, and the oldest of
-    them has waited since `waitingSinceMs`."""
+    them has waited since `waitingSinceMs`. There are no `queues` where the group has more than 100,000 in this and the
+    topics before."""
 
     topic: str
     lag: int
@@ -159,18 +163,29 @@ class Listings:
         }
         limit = min(query.limit, MAX_GROUPS_AT_A_TIME)
         page, cursor = await _page(names, query, limit, asker.may_see_group, work)
-        return GroupList(groups=[await self._group(name, work) for name in page], cursor=cursor)
+        groups: list[GroupRow] = []
+        queues = 0
+        for name in page:
+            groups.append(await self._group(name, work))
+            queues += sum(len(one.queues) for one in groups[-1].topics)
+            if queues >= MAX_QUEUES_AT_A_TIME and name != page[-1]:
+                return GroupList(groups=groups, cursor=name)
+        return GroupList(groups=groups, cursor=cursor)
 
     async def _group(self, name: str, work: Work) -> GroupRow:
         await work.step()
         online = self._broker.clients.consumer_group(name)
         progress = self._broker.store.progress.of_group(name.encode())
         topics = []
+        queues = 0
         for consumed in self._broker.topics_consumed_by(name):
             await work.step()
             topic = self._broker.topics.get(consumed)
             if topic is not None and not self._broker.clients.gave_up(name, topic.name):
                 topics.append(self._lag(name, topic, progress.get(topic.stored_name, {})))
+                queues += len(topics[-1].queues)
+                if queues > MAX_QUEUES_AT_A_TIME:
+                    topics[-1].queues = []
         return GroupRow(
             name=name,
             members=sorted(online.members) if online is not None else [],

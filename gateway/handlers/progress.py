@@ -9,7 +9,7 @@ from gateway.broker import Broker
 from gateway.handlers.steps import Steps
 from gateway.pop_orders import Place
 from gateway.reactor import Reactor
-from gateway.router import Call, RequestError
+from gateway.router import Call, RequestError, check_number
 from gateway.topics import Topic, is_group_name
 from gateway.wire.admin_bodies import DataVersion
 from gateway.wire.codes import ResponseCode
@@ -41,6 +41,9 @@ AS_QUEUES = 10
 
 OFFSETS_AT_ONCE = 1_000
 """Offsets collected in one turn, some 3 ms of work."""
+
+MAX_COPIED = 50_000
+"""Offsets that one request copies to another group, 10 us each."""
 
 NO_OFFSET = -1
 """An offset that tools leave out."""
@@ -274,11 +277,16 @@ class GroupProgress:
         topics = (
             self._existing(names) if fields.offline else self._consumed(fields.src_group, names)
         )
-        for topic in topics:
-            for number in range(topic.settings.read_queue_nums):
-                offset = self._store.progress.get(source, topic.stored_name, number)
-                if offset is not None:
-                    self._go_on_at(fields.dest_group, topic, number, offset)
+        of_source = self._store.progress.of_group(source)
+        offsets = [
+            (topic, number, offset)
+            for topic in topics
+            for number, offset in of_source.get(topic.stored_name, {}).items()
+            if number < topic.settings.read_queue_nums
+        ]
+        check_number("offsets to copy at once (name a topic)", len(offsets), MAX_COPIED)
+        for topic, number, offset in offsets:
+            self._go_on_at(fields.dest_group, topic, number, offset)
         self._store.progress.include()
         self._broker.committer.once_stored(self._broker.resets.reload)
         self._broker.committer.answer(call, call.encode())

@@ -397,6 +397,23 @@ class TestClone:
         body = read(client.ask(208, {"consumerGroup": "H"}))
         assert by_queue(body["offsetTable"])["T", 0]["pullOffset"] == 1
 
+    def test_too_many_at_once(self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Half a million took 5 s."""
+        monkeypatch.setattr(progress, "MAX_COPIED", 2)
+        create_topic(client, "S")
+        for queue in (0, 1):
+            commit_offset(client, "S", queue, 7, "G")
+        refused = client.ask(
+            RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": "H", "offline": "true"}
+        )
+        assert (refused.code, refused.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            "3 offsets to copy at once (name a topic); 2 are possible",
+        )
+        assert offset_of(client, "T", 0, "H") == 0
+        self.clone(client, topic="S")
+        assert offset_of(client, "S", 1, "H") == 7
+
     def test_it_is_on_disk(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         gateway.advance(10_000)
         self.clone(client, topic="T")

@@ -3,6 +3,9 @@ checks of subscriptions (46)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+
 from gateway.broker import Broker
 from gateway.filters import FilterError, filter_of, is_tag_type, unsupported
 from gateway.queue_locks import QueueLocks
@@ -33,6 +36,10 @@ long expressions count as several (`weight_of`)."""
 MAX_CHARACTERS = 8 * MAX_LENGTH
 """Characters of the tags and expressions of these subscriptions. Tools ask for the hash of each tag, which takes 0.3 us
 a character."""
+
+MAX_NAME = 1_000
+"""Characters of a client's id, its language, and its groups and topics, which are kept while it is connected, or has
+locked a queue."""
 
 MAX_REPEATED = 8 << 20
 """Characters of a client's id and language, once for each group of its heartbeat, and of its id and group, once for
@@ -90,7 +97,14 @@ class ClientRequests:
         consumers = heartbeat.consumer_data_set
         groups = len(heartbeat.producer_data_set) + len(consumers)
         check_number("groups in one heartbeat", groups, MAX_GROUPS)
-        names = len(heartbeat.client_id) + len(call.command.language)
+        language = call.command.language
+        _check_names(
+            [heartbeat.client_id, language],
+            (data.group_name for data in heartbeat.producer_data_set),
+            (data.group_name for data in consumers),
+            (one.topic for data in consumers for one in data.subscription_data_set),
+        )
+        names = len(heartbeat.client_id) + len(language)
         check_number("characters of the client's names in its groups", groups * names, MAX_REPEATED)
         subscriptions = [one for data in consumers for one in data.subscription_data_set]
         check_number("subscriptions in one heartbeat", len(subscriptions), MAX_SUBSCRIPTIONS)
@@ -158,10 +172,21 @@ class ClientRequests:
             call.send(frame)
 
 
+def _check_names(*names: Iterable[str]) -> None:
+    """Refuse a request with a long name, which would be kept."""
+    longest = max(map(len, chain(*names)))
+    check_number("characters of a name", longest, MAX_NAME)
+
+
 def _lock_request(call: Call) -> LockRequest:
     request = parse_lock_request(call.command.body)
     queues = len(request.mq_set)
     check_number("queues in one request", queues, MAX_LOCKED)
+    _check_names(
+        [request.client_id, request.consumer_group],
+        (queue.topic for queue in request.mq_set),
+        (queue.broker_name for queue in request.mq_set),
+    )
     names = len(request.client_id) + len(request.consumer_group)
     check_number("characters of the names with these queues", queues * names, MAX_REPEATED)
     return request

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,26 @@ class TestHeartbeat:
             "3 subscriptions in one heartbeat; 2 are possible",
         )
 
+    @pytest.mark.parametrize(
+        "long",
+        [
+            {"client_id": "c" * 1_001},
+            {"language": "l" * 1_001},
+            {"producers": ["short", "p" * 1_001]},
+            {"group": "g" * 1_001},
+            {"subscriptions": {"a": "*", "t" * 1_001: "*"}},
+        ],
+        ids=lambda long: next(iter(long)),
+    )
+    def test_with_a_long_name(self, client: MemoryClient, long: dict[str, Any]) -> None:
+        """One connection could bring ten thousand, of 16 MB each."""
+        refused = client.heartbeat(**{"client_id": "c1"} | long)
+        assert (refused.code, refused.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            "1001 characters of a name; 1000 are possible",
+        )
+        assert client.heartbeat("c" * 1_000).code == 0
+
     def test_of_ever_new_clients_on_one_connection(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -153,13 +174,13 @@ class TestHeartbeat:
     def test_of_a_client_with_a_long_name_in_very_many_groups(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        groups = [f"p{number}" for number in range(1_000)]
-        for client_id, language in (("c" * 9_000, "JAVA"), ("c", "J" * 9_000)):
+        groups = [f"p{number}" for number in range(9_000)]
+        for client_id, language in (("c" * 1_000, "JAVA"), ("c", "J" * 1_000)):
             refused = client.heartbeat(client_id, group="", producers=groups, language=language)
             assert refused.code == ResponseCode.INVALID_PARAMETER
             assert (refused.remark or "").endswith("; 8388608 are possible")
         assert not list(gateway.service.broker.clients.producer_groups())
-        accepted = client.heartbeat("c" * 9_000, group="", producers=["one"], language="J" * 9_000)
+        accepted = client.heartbeat("c" * 1_000, group="", producers=["one"], language="J" * 1_000)
         assert accepted.code == ResponseCode.SUCCESS
 
     def test_with_too_many_tags(

@@ -25,12 +25,15 @@ MANY = SOCKETS_AT_ONCE + SOCKETS_AT_ONCE // 2
 
 
 class _Cpu:
-    """Stands in for the module `time`; its CPU time grows by the cost of each read, and its other time by sleeping."""
+    """Stands in for the module `time`; its CPU time grows by the cost of each read, and its other time by sleeping and
+    by long reads."""
 
     def __init__(self) -> None:
         self.seconds = self.slept = 0.0
         self.each = 0.0
         """CPU seconds that one reader takes."""
+        self.long = 0.0
+        """Seconds that one reader takes."""
 
     def thread_time(self) -> float:
         return self.seconds
@@ -58,6 +61,7 @@ class _Reader(FileDescriptor):
     def doRead(self) -> None:
         self._heard[self._read] += 1
         self._cpu.seconds += self._cpu.each
+        self._cpu.slept += self._cpu.long
 
     def close(self) -> None:
         os.close(self._read)
@@ -136,6 +140,19 @@ def test_a_turn_ends_where_sockets_have_much_to_say(
     cpu.each = 0.0
     assert in_a_turn(reactor, heard) == SOCKETS_AT_ONCE
     assert len(heard) == MANY
+
+
+def test_a_turn_ends_after_one_socket_that_took_long(
+    reactor: Any, heard: Counter[int], cpu: _Cpu
+) -> None:
+    cpu.long = 0.1
+    assert [in_a_turn(reactor, heard) for _ in range(5)] == [1] * 5
+    assert len(heard) == 5, "the next turn goes on with the others"
+    cpu.long = 0.02
+    assert [in_a_turn(reactor, heard) for _ in range(5)] == [3] * 5
+    cpu.long = 0.0
+    in_a_turn(reactor, heard)
+    assert len(heard) == SOCKETS_AT_ONCE
 
 
 def test_a_socket_that_was_closed_before_its_turn_is_not_heard(

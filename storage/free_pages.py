@@ -1,4 +1,4 @@
-"""Finds the free pages of LMDB's file without LMDB: LMDB maps the file, and a process that touches a page beyond the
+"""Reads the free pages of LMDB's file without LMDB: LMDB maps the file, and a process that touches a page beyond the
 file's end dies (SIGBUS).
 
     page    its number 8 | 2 | flags 2 | end of the offsets 2 | begin of the nodes 2 | offsets of the nodes, 2 each
@@ -16,7 +16,12 @@ from collections.abc import Iterator
 from struct import Struct, error
 from typing import Final
 
-from storage.meta_pages import free_root_of, last_page_of, page_size_of
+from storage.meta_pages import (
+    free_root_of,
+    free_tree_pages_of,
+    last_page_of,
+    page_size_of,
+)
 
 _PAGE: Final = Struct("=QHHHH")
 _NODE: Final = Struct("=HHHH")
@@ -41,6 +46,30 @@ def are_free(file: int, state: bytes, first: int) -> bool:
         return False
     # The range is not enumerated: a damaged state can name more pages than fit into memory.
     return len(found) == max(end - first, 0)
+
+
+def wrong_list(file: int, state: bytes, used: int) -> str | None:
+    """Return what is wrong with a state's list of free pages, as a sentence; None if nothing is. Each page is either in
+    use or in that list once.
+
+    LMDB writes to the pages of the list. If it is wrong, the next transactions overwrite what is stored.
+
+    :param file: LMDB's file, open.
+    :param used: how many pages are in use, but for those of the list itself.
+    """
+    pages = last_page_of(state) + 1
+    used += free_tree_pages_of(state)
+    count = 0
+    try:
+        for free in _free_pages(file, state):
+            if free and max(free) >= pages:
+                raise ValueError(f"it names page {max(free)}")
+            count += len(free)
+    except (ValueError, OverflowError, error) as reason:
+        return f"LMDB's list of free pages cannot be read: {reason}"
+    if used + count == pages:
+        return None
+    return f"LMDB's list of free pages is wrong: it has {count:,}, and {used:,} of {pages:,} are in use"
 
 
 def _free_pages(file: int, state: bytes) -> Iterator[list[int]]:

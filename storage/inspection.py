@@ -15,12 +15,14 @@ import lmdb
 from storage.check import Progress, View, check
 from storage.copies import copy_open
 from storage.disk import OF_OWNER, sync
-from storage.environment import ROOM_FACTOR, Environment
+from storage.environment import ROOM_FACTOR, Environment, used_bytes
 from storage.errors import RestartNeededError, StorageError
 from storage.evidence import RecordReader
+from storage.free_pages import wrong_list
 from storage.inbox import recover
 from storage.inbox_copy import has_copy, is_copy_of
 from storage.keys import INBOX_COPY
+from storage.meta_pages import DATA_FILE, newest_of, read_states
 from storage.repairs import make_repairs
 from storage.shapes import find_misshapen
 
@@ -70,8 +72,13 @@ class Inspection:
         try:
             with self._environment.lmdb.begin() as txn:
                 faults = self._misshapen(txn) or self._check(txn, progress)
+                wrong = self._wrong_list(txn)
         except lmdb.Error as error:
-            faults = [f"LMDB cannot read its file: {error}"]
+            faults, wrong = [f"LMDB cannot read its file: {error}"], None
+        if wrong is not None:
+            # A repair would write to pages that are in use.
+            faults = [*faults, wrong]
+            return Findings(faults, [], 0, faults)
         if not faults:
             return Findings([], [], 0, [])
         try:
@@ -135,6 +142,13 @@ class Inspection:
         except lmdb.Error as error:
             raise StorageError(f"it cannot be repaired: {error}") from error
         return Findings(faults, made.named, made.count, left)
+
+    def _wrong_list(self, txn: lmdb.Transaction) -> str | None:
+        environment = self._environment
+        used = used_bytes(txn, environment.tables) // environment.page_size
+        with (environment.path / DATA_FILE).open("rb") as file:
+            states = read_states(file.fileno())
+            return wrong_list(file.fileno(), states[newest_of(states)], used)
 
     def _misshapen(self, txn: lmdb.Transaction) -> list[str]:
         return [

@@ -25,6 +25,8 @@ _PAGE_SIZE: Final = Struct("=I")
 _LAST_PAGE_AND_TRANSACTION: Final = Struct("=QQ")
 _ROOT: Final = Struct("=Q")
 _FREE_ROOT_AT: Final = 40
+_FREE_PAGE_COUNTS: Final = Struct("=QQQ")
+_FREE_PAGE_COUNTS_AT: Final = 8
 _NO_PAGE: Final = (1 << 64) - 1
 _HEADER_SIZE: Final = 16
 
@@ -73,6 +75,11 @@ def free_root_of(state: bytes) -> int | None:
     """Return the root page of the database of free pages; None when it has none."""
     number: int = _ROOT.unpack_from(state, _FREE_ROOT_AT)[0]
     return None if number == _NO_PAGE else number
+
+
+def free_tree_pages_of(state: bytes) -> int:
+    """Return how many pages the database of free pages has itself."""
+    return sum(_FREE_PAGE_COUNTS.unpack_from(state, _FREE_PAGE_COUNTS_AT))
 
 
 def end_of(state: bytes) -> int:

@@ -8,6 +8,7 @@ import mmap
 import os
 import random
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +57,7 @@ from storage.keys import (
     split_queue_key,
     split_timer_key,
 )
+from storage.meta_pages import free_root_of, newest_of, page_size_of, read_states
 from storage.parts import is_cut
 from storage.pops import Pop
 from storage.records import pack, unpack
@@ -684,6 +686,45 @@ def test_a_table_that_goes_round_in_a_circle_is_left(tmp_path: Path) -> None:
     inspection.close()
     assert found.made == 0
     assert found.left[-1] == "it cannot be repaired: the keys of messages are not in order"
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (lambda page, node: bytes(len(page)), "is wrong: it has 0, and"),
+        (lambda page, node: page[:16] + b"\xff\xff" + page[18:], "cannot be read: "),
+        (lambda page, node: page[:node] + bytes(8) + page[node + 8 :], "is wrong: it has "),
+        (
+            lambda page, node: page[: node + 8] + b"\xff" * 7 + b"\0" + page[node + 16 :],
+            "cannot be read: it names page",
+        ),
+    ],
+    ids=["lost", "torn", "too few", "a page that the file does not have"],
+)
+def test_a_list_of_free_pages_that_is_wrong_is_no_sound_folder(
+    tmp_path: Path, damage: Callable[[bytes, int], bytes], fault: str
+) -> None:
+    """LMDB would write to the pages that it names, or to none at all. So does a repair, which is not made."""
+    folder = Folder(tmp_path / "data")
+    hold_all(folder.open(), numbered(20), NOW_MS + 1_000)
+    folder.close()
+    Inspection(folder.path, READER, NOW_MS).close()
+    with (folder.path / "data.mdb").open("r+b") as file:
+        states = read_states(file.fileno())
+        state = states[newest_of(states)]
+        size, root = page_size_of(state), free_root_of(state)
+        assert root is not None
+        page = os.pread(file.fileno(), size, root * size)
+        # The layout is that of `free_pages`: the place of the first node, and its key of 8 bytes.
+        node = int.from_bytes(page[16:18], sys.byteorder) + 16
+        os.pwrite(file.fileno(), damage(page, node), root * size)
+    inspection = Inspection(folder.path, READER, NOW_MS)
+    found = inspection.find()
+    inspection.close()
+    assert found.faults == found.left
+    assert found.made == 0
+    (told,) = found.faults
+    assert fault in told
 
 
 def test_a_number_of_a_message_that_was_moved_is_not_used_again(

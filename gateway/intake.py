@@ -22,7 +22,7 @@ from gateway.wire.codes import ResponseCode, SysFlag
 from gateway.wire.messages import (
     MAX_PROPERTIES,
     Message,
-    decode_message,
+    decode_stored,
     encode_message,
     java_hash,
     uniq_key,
@@ -479,7 +479,7 @@ def retried(
 
 def terms_of(record: bytes) -> Terms:
     """Return the terms by which the store finds a record: see `storage.Terms`."""
-    message = decode_message(record)
+    message = decode_stored(record)
     keys = find(message.properties, names.KEYS)
     tag = find(message.properties, names.TAGS)
     return Terms(

@@ -21,7 +21,7 @@ from gateway.wire.commands import Command
 from gateway.wire.fields import to_ext
 from gateway.wire.group_topics import is_of_group
 from gateway.wire.headers import SendMessageV2
-from gateway.wire.messages import decode_message, unpack_host
+from gateway.wire.messages import decode_stored, unpack_host
 from gateway.wire.pending_bodies import HeldMessage, HeldPage
 from gateway.wire.properties import join, parse
 from gateway.wire.recurring_bodies import RecurringMessage
@@ -113,7 +113,7 @@ def export_lines(data: Path, damaged: set[bytes]) -> Iterator[bytes]:
 
 def line_of(record: bytes, due_ms: int) -> HeldLine:
     """Return a message as a line, from its record and its due time."""
-    message = decode_message(record)
+    message = decode_stored(record)
     properties = parse(message.properties)
     return HeldLine(
         topic=message.topic,

@@ -80,7 +80,7 @@ class Message(msgspec.Struct, gc=False, kw_only=True):
     prepared_offset: int
     body: bytes
     body_crc: int
-    """CRC-32 of the body as the record has it; it is not verified."""
+    """CRC-32 of the body as the record has it; only `decode_stored` verifies it."""
     properties: str
 
 
@@ -203,6 +203,17 @@ def decode_message(record: bytes) -> Message:
     message, end = _decode_at(record, 0)
     if end != len(record):
         raise MessageError(f"{len(record) - end} bytes follow the record")
+    return message
+
+
+def decode_stored(record: bytes) -> Message:
+    """Decode one whole record from the disk. No client verifies the checksum of the body, so it is done here.
+
+    :raises MessageError: when it is not exactly one record, or its body was changed.
+    """
+    message = decode_message(record)
+    if zlib.crc32(message.body) & CRC_MASK != message.body_crc:
+        raise MessageError("the body does not have the record's checksum")
     return message
 
 

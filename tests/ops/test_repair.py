@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 import click
+import lmdb
 import pytest
 from click.testing import CliRunner, Result
 
@@ -91,6 +92,39 @@ def test_a_record_that_cannot_be_read_is_moved_aside(
     gateway.start()
     gateway.jump(3_600_000)
     assert bodies(gateway.connect().pull_all()) == ["fired", "body 1"]
+
+
+def test_a_large_body_with_a_bit_that_has_changed_is_not_delivered(
+    gateway: MemoryGateway, tidegate: Command, tmp_path: Path
+) -> None:
+    """Records of this size are not packed, and clients do not verify the checksum."""
+    client = gateway.connect()
+    due = {"TIMER_DELIVER_MS": str(DUE_MS), "UNIQ_KEY": "LARGE"}
+    client.send_message(body="x" * 20_000, properties=due)
+    client.send_message(body="y" * 20_000, properties=due | {"UNIQ_KEY": "WHOLE"})
+    gateway.stop()
+
+    def flip(txn: lmdb.Transaction, database: lmdb._Database) -> None:
+        key, part = next(row for row in txn.cursor(db=database) if b"x" * 1_000 in row[1])
+        txn.put(key, part.replace(b"xx", b"xy", 1), db=database)
+
+    change_table(gateway.data, "parts", flip)
+    assert "message 5: its record cannot be read" in run("--data", gateway.data).stdout
+    pending = tmp_path / "pending.jsonl"
+    export = tidegate("export", "--data", gateway.data, "--to", pending)
+    assert export.returncode == 4, export.stderr
+    assert [json.loads(line)["msgId"] for line in pending.read_text().splitlines()] == [
+        *("ID0", "ID1", "WHOLE", "ID2")
+    ]
+    gateway.start()
+    gateway.jump(3_600_000)
+    bodies_now = bodies(gateway.connect().pull_all())
+    assert bodies_now == ["fired", "body 0", "body 1", "y" * 20_000]
+    assert len(gateway.store.damaged) == 1
+    gateway.stop()
+    assert run("--data", gateway.data, "--repair", "--yes", "--no-copy").exit_code == 0
+    gateway.start()
+    assert bodies(gateway.connect().pull_all()) == bodies_now
 
 
 def run(*arguments: object, text: str = "") -> Result:

@@ -18,6 +18,7 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from twisted.logger import Logger
 
 from gateway.broker import Broker
 from gateway.client_metrics import client_metrics
@@ -26,7 +27,7 @@ from gateway.meter import Distribution
 from gateway.quotas import COUNTED
 from gateway.wire.messages import decode_message
 from recording.writer import Counts
-from storage import count_overdue, count_soon, usage_of
+from storage import StorageError, as_told, count_overdue, count_soon, usage_of
 
 SAMPLES_AT_ONCE = 250
 """Samples of a family that are written in one piece, some 1 ms of work."""
@@ -43,6 +44,8 @@ class Metrics:
     :param connections: returns how many connections are open.
     :param recorded: returns the counts of the traffic that was recorded.
     """
+
+    log = Logger()
 
     def __init__(
         self, broker: Broker, connections: Callable[[], int], recorded: Callable[[], Counts]
@@ -69,14 +72,22 @@ class Metrics:
     def _families(self) -> Iterator[Metric | None]:
         """Yield all figures, each as it is when its turn comes. Yield None while a figure of many samples is still
         being read: others may have a turn there, as after each figure."""
-        yield from self._timers()
-        yield from self._traffic()
-        yield from self._quotas()
-        yield from self._heartbeat()
-        yield from self._storage()
-        yield from client_metrics(self._broker, _COMMON, self._labels)
-        yield from self._capture()
         broker = self._broker
+        for part in (
+            self._timers(),
+            self._snapshot(),
+            self._overdue(),
+            self._paused(),
+            self._recurring(),
+            self._traffic(),
+            self._quotas(),
+            self._heartbeat(),
+            self._storage(),
+            self._stored(),
+            client_metrics(broker, _COMMON, self._labels),
+            self._capture(),
+        ):
+            yield from self._readable(part)
         yield self._gauge(
             "tidegate_connections",
             "Open connections of clients, without those to the HTTP port",
@@ -101,6 +112,16 @@ class Metrics:
         yield self._gauge(
             "tidegate_consumer_groups", "Consumer groups with a connected client", groups
         )
+
+    def _readable(self, part: Iterator[Metric | None]) -> Iterator[Metric | None]:
+        """Yield figures up to one that LMDB cannot read. The others say what else is wrong then."""
+        try:
+            yield from part
+        except Exception as failure:
+            error = as_told(failure)
+            if not isinstance(error, StorageError):
+                raise
+            self.log.error("some metrics are left out: {error}", error=str(error))
 
     def _timers(self) -> Iterator[Metric | None]:
         broker = self._broker
@@ -129,20 +150,24 @@ class Metrics:
             "How long messages without a timer have waited, in ms",
             0,
         )
-        yield from self._snapshot()
+
+    def _overdue(self) -> Iterator[Metric | None]:
+        broker = self._broker
         due_ms = broker.firing.next_due_ms
         now_ms = broker.clock.now_ms()
         late_ms = max(0, now_ms - due_ms) if due_ms is not None else 0
+        yield self._gauge(
+            "rocketmq_timer_dequeue_latency", "How overdue the earliest message is, in ms", late_ms
+        )
         overdue = (yield from count_overdue(broker.store, now_ms)) if late_ms else 0
         yield self._gauge(
             "rocketmq_timer_dequeue_lag",
             "Overdue messages, without those of paused topics",
             overdue,
         )
-        yield self._gauge(
-            "rocketmq_timer_dequeue_latency", "How overdue the earliest message is, in ms", late_ms
-        )
-        yield from self._paused()
+
+    def _recurring(self) -> Iterator[Metric]:
+        broker = self._broker
         yield self._gauge(
             "tidegate_recurring",
             "Recurring messages, including paused ones",
@@ -337,7 +362,6 @@ class Metrics:
             "Damaged messages, queues and rows met since the start; see docs/disaster-recovery.md",
             len(self._broker.store.damaged),
         )
-        yield from self._stored()
 
     def _stored(self) -> Iterator[Metric]:
         """Yield the figures that upstream has of its storage."""

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from gateway.client_metrics import version_name
 from gateway.meter import Distribution
 from gateway.metrics import SAMPLES_AT_ONCE, Metrics
 from gateway.wire.codes import RequestCode, ResponseCode
 from storage import RestartNeededError, logged
-from storage.keys import queue_prefix
+from storage.keys import pack_u64, queue_prefix
 from tests.gateway.conftest import MakeGateway
-from tests.gateway.faults import commits_fail, damaged_row
+from tests.gateway.faults import commits_fail, damaged_page, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway
 from tests.gateway.test_pop import pop_fields
 from tests.gateway.tools import create_topic, ok
@@ -488,3 +489,16 @@ def test_a_queue_that_cannot_be_read_keeps_no_figure_from_being_told(
     with damaged_row(gateway, "queues", row, lambda _: b""):
         gateway.connect().heartbeat("one", "readers")
         assert Scrape(gateway).by("rocketmq_consumer_lag_messages", "topic") == {"orders": 1}
+
+
+def test_a_page_that_lmdb_cannot_read_keeps_no_other_figure_from_being_told(
+    gateway: MemoryGateway,
+) -> None:
+    gateway.connect().send_message("orders")
+    with damaged_page(gateway, "messages", pack_u64(1)), capturedLogs() as told:
+        scrape = Scrape(gateway)
+        assert scrape.by("rocketmq_storage_message_reserve_time") == {}
+        assert scrape.by("tidegate_damaged_messages_total") == {"": 0}
+        assert scrape.by("tidegate_connections") == {"": 0}
+        (error,) = [formatEvent(one) for one in told if one["log_level"] is LogLevel.error]
+        assert error.startswith("some metrics are left out: LMDB cannot read what is stored: ")

@@ -10,7 +10,7 @@ from typing import IO, Final
 import lmdb
 
 from storage.environment import Tables
-from storage.keys import split_timer_key
+from storage.keys import MAX_KEY, split_timer_key
 
 MAX_NAMED: Final = 1_000
 """Repairs that are listed one by one; any more are only counted."""
@@ -47,6 +47,43 @@ class Changes:
             self._change(table, key, None)
         self._name(sentence)
 
+    def put_in_order(self, table: str) -> None:
+        """Put rows that no search for their keys finds, as on a damaged page, where they belong. A row goes if another
+        one is there already, or if LMDB takes no such key.
+
+        :raises lmdb.Error: when a row comes twice, as if its page has the place of another one, whose rows are lost.
+        """
+        database: lmdb._Database = getattr(self.tables, table)
+        displaced: list[tuple[bytes, bytes]] = []
+        kept: set[bytes] = set()
+        behind = b"\xff" * (MAX_KEY + 1)
+        cursor = self.txn.cursor(db=database)
+        # Backwards: a cursor whose row is deleted goes on to the next one.
+        alive = cursor.last()
+        while alive:
+            key, value = cursor.key(), cursor.value()
+            if key in kept:
+                raise lmdb.Error(f"the keys of {table} are not in order")
+            is_first = not cursor.prev()
+            before = b"" if is_first else cursor.key()
+            cursor.first() if is_first else cursor.next()
+            # Of two rows that are not in order, the one is wrong without which the others are.
+            is_ordered = key < behind and (before < key or before >= behind)
+            if _is_key(key) and is_ordered and self.txn.get(key, db=database) == value:
+                behind = key
+                kept.add(key)
+            else:
+                displaced.append((key, value))
+                cursor.delete()
+            alive = cursor.prev()
+        for key, value in displaced:
+            if _is_key(key) and self.txn.get(key, db=database) is None:
+                self.txn.put(key, value, db=database)
+                self._name(f"{table} {key!r}: is put where it is looked for")
+            else:
+                self._note(table, key, value)
+                self._name(f"{table} {key!r}: a row that nothing leads to goes")
+
     def _change(self, table: str, key: bytes, value: bytes | None) -> bool:
         """Change a row. Return False when it is like this already."""
         database: lmdb._Database = getattr(self.tables, table)
@@ -57,10 +94,14 @@ class Changes:
             self.txn.delete(key, db=database)
         else:
             self.txn.put(key, value, db=database)
-        if before is not None and self._journal is not None:
-            row = {"table": table, "key": key.hex(), "value": before.hex()}
-            self._journal.write(json.dumps(row) + "\n")
+        if before is not None:
+            self._note(table, key, before)
         return True
+
+    def _note(self, table: str, key: bytes, value: bytes) -> None:
+        if self._journal is not None:
+            row = {"table": table, "key": key.hex(), "value": value.hex()}
+            self._journal.write(json.dumps(row) + "\n")
 
     def _name(self, sentence: str) -> None:
         self.count += 1
@@ -80,6 +121,11 @@ class Changes:
             alive = cursor.set_range(key + b"\0")
             if alive and cursor.key() <= key:
                 raise lmdb.Error(f"the keys of {table} are not in order")
+
+
+def _is_key(key: bytes) -> bool:
+    """Whether LMDB takes a key."""
+    return 0 < len(key) <= MAX_KEY
 
 
 def moment(ms: int | bytes) -> str:

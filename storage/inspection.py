@@ -7,6 +7,7 @@ reports are exactly those that a repair makes.
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -24,7 +25,7 @@ from storage.inbox_copy import has_copy, is_copy_of
 from storage.keys import INBOX_COPY
 from storage.meta_pages import DATA_FILE, newest_of, read_states
 from storage.repairs import make_repairs
-from storage.shapes import find_misshapen
+from storage.shapes import find_misshapen, find_unordered
 
 _REPAIR_ROOM = 64 << 20
 """Bytes that repairs may need even when the file is small."""
@@ -139,7 +140,7 @@ class Inspection:
             finally:
                 # After a commit there is nothing to abort.
                 txn.abort()
-        except lmdb.Error as error:
+        except (lmdb.Error, ValueError, OverflowError, struct.error) as error:
             raise StorageError(f"it cannot be repaired: {error}") from error
         return Findings(faults, made.named, made.count, left)
 
@@ -151,9 +152,11 @@ class Inspection:
             return wrong_list(file.fileno(), states[newest_of(states)], used)
 
     def _misshapen(self, txn: lmdb.Transaction) -> list[str]:
-        return [
+        tables = self._environment.tables
+        unordered = [f"{table}: its keys are not in order" for table in find_unordered(txn, tables)]
+        return unordered + [
             f"{table} {key!r}: its row cannot be read"
-            for table, key, _ in find_misshapen(txn, self._environment.tables)
+            for table, key, _ in find_misshapen(txn, tables)
         ]
 
     def _unreadable_settings(self, txn: lmdb.Transaction) -> list[str]:

@@ -38,7 +38,7 @@ from storage.keys import (
 from storage.message_repairs import MessageRepairs
 from storage.queues import open_queue
 from storage.reader import rows_with_prefix
-from storage.shapes import find_misshapen, is_name
+from storage.shapes import find_misshapen, find_unordered, is_name
 from storage.sums import sum_topics
 
 
@@ -221,6 +221,10 @@ def _take_out_wrong_copy(changes: Changes, reader: RecordReader) -> None:
 
 
 def _take_out_misshapen(changes: Changes, now_ms: int) -> None:
+    for table in find_unordered(changes.txn, changes.tables):
+        changes.put_in_order(table)
+    for table in find_unordered(changes.txn, changes.tables):
+        raise lmdb.Error(f"the keys of {table} are not in order")
     for table, key, value in list(find_misshapen(changes.txn, changes.tables)):
         if table == "paused" and is_name(key):
             # The waiting messages are counted later.

@@ -49,6 +49,19 @@ def find_misshapen(txn: lmdb.Transaction, tables: Tables) -> Iterator[Misshapen]
                 yield Misshapen(name, key, value)
 
 
+def find_unordered(txn: lmdb.Transaction, tables: Tables) -> list[str]:
+    """Return the names of the tables whose keys are not in order. A search there does not find all rows."""
+    found = []
+    for name, table in zip(tables._fields, tables, strict=True):
+        before = b""
+        for key in txn.cursor(db=table).iternext(values=False):
+            if key <= before:
+                found.append(name)
+                break
+            before = key
+    return found
+
+
 def is_name(name: bytes) -> bool:
     """Whether it can be a topic's name."""
     return 0 < len(name) <= MAX_TOPIC and b"\0" not in name and _is_text(name)

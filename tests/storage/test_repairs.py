@@ -688,6 +688,77 @@ def test_a_table_that_goes_round_in_a_circle_is_left(tmp_path: Path) -> None:
     assert found.left[-1] == "it cannot be repaired: the keys of messages are not in order"
 
 
+def pages_of(data: Path, table: str) -> list[int]:
+    """Return where the pages with the rows of a table begin in the file, in the order of the rows."""
+    content = (data / "data.mdb").read_bytes()
+    places = [content.rindex(key + value) for key, value in rows_of(data, table)]
+    return list(dict.fromkeys(place // mmap.PAGESIZE * mmap.PAGESIZE for place in places))
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> Folder:
+    """A folder with timers on several pages."""
+    folder = Folder(tmp_path / "data")
+    store = folder.open(inbox_size=0)
+    for number, name in enumerate(numbered(200)):
+        due_ms = NOW_MS + 1_000 + number
+        hold(store, later(name, due_ms), due_ms, 100)
+    store.commit()
+    folder.close()
+    # A checkpoint more frees what the last one has replaced.
+    put(folder.path, "topics", (b"orders", b"{}"))
+    return folder
+
+
+def test_rows_without_keys_on_a_page_whose_end_is_zeros_go(timed: Folder) -> None:
+    """As when a disk has written only a part of it. LMDB finds no row with an empty key."""
+    first, *_ = pages_of(timed.path, "timers")
+    with (timed.path / "data.mdb").open("r+b") as file:
+        os.pwrite(file.fileno(), bytes(mmap.PAGESIZE // 2), first + mmap.PAGESIZE // 2)
+    lost = [row for row in rows_of(timed.path, "timers") if not row[0]]
+    assert len(lost) > 10
+    found = repair(timed.path)
+    assert found.faults == [
+        "timers: its keys are not in order",
+        *["timers b'': its row cannot be read"] * len(lost),
+    ]
+    lines = map(json.loads, (timed.path / "repairs.jsonl").read_text().splitlines())
+    moved = [bytes.fromhex(line["value"]) for line in lines if not line["key"]]
+    assert sorted(moved) == sorted(value for _, value in lost)
+    assert list(now_held(timed.path).pending) == numbered(200)
+
+
+@pytest.mark.parametrize("table", ["timers", "messages"])
+def test_rows_that_no_search_finds_are_put_where_they_belong(timed: Folder, table: str) -> None:
+    """A bit of a key has changed: those behind it are not found either."""
+    first, *_ = pages_of(timed.path, table)
+    rows = rows_of(timed.path, table)
+    key, value = rows[3]
+    # In a sequence, or in a time: there is no row with the new one.
+    at = 6
+    changed = key[:at] + bytes((key[at] ^ 0x80,)) + key[at + 1 :]
+    with (timed.path / "data.mdb").open("r+b") as file:
+        page = os.pread(file.fileno(), mmap.PAGESIZE, first)
+        assert page.count(key + value) == 1
+        os.pwrite(file.fileno(), page.replace(key + value, changed + value), first)
+    found = repair(timed.path)
+    assert found.faults[0] == f"{table}: its keys are not in order"
+    due = {name: NOW_MS + 1_000 + number for number, name in enumerate(numbered(200))}
+    assert now_held(timed.path).pending == due
+
+
+def test_rows_of_another_table_go(timed: Folder) -> None:
+    """As when a disk has lost a write, and the page is still what it was when another table had it."""
+    (timers, *_), (ids, *_) = pages_of(timed.path, "timers"), pages_of(timed.path, "ids")
+    with (timed.path / "data.mdb").open("r+b") as file:
+        header = os.pread(file.fileno(), 8, timers)
+        stranger = os.pread(file.fileno(), mmap.PAGESIZE, ids)
+        os.pwrite(file.fileno(), header + stranger[8:], timers)
+    found = repair(timed.path)
+    assert any(fault.endswith("its row cannot be read") for fault in found.faults)
+    assert list(now_held(timed.path).pending) == numbered(200)
+
+
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [

@@ -1,11 +1,12 @@
-"""Reads the free pages of LMDB's file without LMDB: LMDB maps the file, and a process that touches a page beyond the
-file's end dies (SIGBUS).
+"""Reads pages of LMDB's file without LMDB: LMDB maps the file, and a process that touches a page beyond the file's end
+dies (SIGBUS).
 
     page    its number 8 | 2 | flags 2 | end of the offsets 2 | begin of the nodes 2 | offsets of the nodes, 2 each
             (of a long value: its number 8 | 2 | flags 2 | pages 4 | the value)
     node    low 2 | middle 2 | high 2 | size of the key 2 | key | value
             in a branch, low, middle and high are the number of the page below; in a leaf, low and middle are the size
-            of the value, and high is 1 if the node has, instead of the value, the number of the value's first page
+            of the value, and high is 1 if the node has, instead of the value, the number of the value's first page, and
+            2 if the value is that of a database (`meta_pages`)
     value   how many pages 8 | their numbers, 8 each        in the database of free pages
 """
 
@@ -17,9 +18,12 @@ from struct import Struct, error
 from typing import Final
 
 from storage.meta_pages import (
+    DATABASE_SIZE,
+    NO_PAGE,
     free_root_of,
     free_tree_pages_of,
     last_page_of,
+    main_root_of,
     page_size_of,
 )
 
@@ -29,6 +33,7 @@ _OFFSET: Final = Struct("=H")
 _NUMBER: Final = Struct("=Q")
 _BRANCH: Final = 1
 _LONG_VALUE: Final = 1
+_DATABASE: Final = 2
 
 
 def are_free(file: int, state: bytes, first: int) -> bool:
@@ -48,11 +53,13 @@ def are_free(file: int, state: bytes, first: int) -> bool:
     return len(found) == max(end - first, 0)
 
 
-def wrong_list(file: int, state: bytes, used: int) -> str | None:
-    """Return what is wrong with a state's list of free pages, as a sentence; None if nothing is. Each page is either in
-    use or in that list once.
+def find_wrong_page(file: int, state: bytes, used: int) -> str | None:
+    """Return what is wrong with a state's pages, as a sentence; None if nothing is.
 
-    LMDB writes to the pages of the list. If it is wrong, the next transactions overwrite what is stored.
+    Each page in use has its own number, and each other page is in the list of free pages.
+
+    LMDB frees a page that it replaces by the number in it, and writes to the pages of the list. So if one is wrong, the
+    next transactions overwrite what is stored.
 
     :param file: LMDB's file, open.
     :param used: how many pages are in use, but for those of the list itself.
@@ -61,41 +68,85 @@ def wrong_list(file: int, state: bytes, used: int) -> str | None:
     used += free_tree_pages_of(state)
     count = 0
     try:
+        named = bytearray(pages)
+        for page in _tree(file, state, main_root_of(state)):
+            named[_number(page)] = True
+            for root in _roots(page):
+                for below in _tree(file, state, root):
+                    named[_number(below)] = True
         for free in _free_pages(file, state):
-            if free and max(free) >= pages:
-                raise ValueError(f"it names page {max(free)}")
+            for number in free:
+                if number >= pages or named[number]:
+                    raise ValueError(f"page {number} is listed as free")
+                named[number] = True
             count += len(free)
-    except (ValueError, OverflowError, error) as reason:
-        return f"LMDB's list of free pages cannot be read: {reason}"
+    except (ValueError, IndexError, OverflowError, MemoryError, error) as reason:
+        return f"the structure of data.mdb is damaged: {reason}"
     if used + count == pages:
         return None
-    return f"LMDB's list of free pages is wrong: it has {count:,}, and {used:,} of {pages:,} are in use"
+    return (
+        "the structure of data.mdb is damaged: "
+        f"{count:,} pages are listed as free, and {used:,} of {pages:,} are in use"
+    )
 
 
 def _free_pages(file: int, state: bytes) -> Iterator[list[int]]:
+    for page in _tree(file, state, free_root_of(state)):
+        if _is_branch(page):
+            continue
+        for low, middle, flags, value in _nodes(page):
+            if flags & _LONG_VALUE:
+                (first,) = _NUMBER.unpack_from(page, value)
+                at = first * page_size_of(state) + _PAGE.size
+                yield _numbers(os.pread(file, low | middle << 16, at), 0)
+            else:
+                yield _numbers(page, value)
+
+
+def _tree(file: int, state: bytes, root: int | None) -> Iterator[bytes]:
+    """Yield the pages of a database.
+
+    :raises ValueError: when one is missing or is another page, or they go round in a circle.
+    """
     size = page_size_of(state)
-    root = free_root_of(state)
     below = [] if root is None else [root]
-    seen = set[int]()
+    left = os.fstat(file).st_size // size
     while below:
         number = below.pop()
         page = os.pread(file, size, number * size)
-        if number in seen or len(page) != size:
-            raise ValueError(f"page {number} of the list of free pages is damaged")
-        seen.add(number)
-        _, _, flags, end, _ = _PAGE.unpack_from(page)
-        for at in range(_PAGE.size, end, _OFFSET.size):
-            (node,) = _OFFSET.unpack_from(page, at)
-            low, middle, high, key_size = _NODE.unpack_from(page, node)
-            value = node + _NODE.size + key_size
-            if flags & _BRANCH:
-                below.append(low | middle << 16 | high << 32)
-            elif high & _LONG_VALUE:
-                (first,) = _NUMBER.unpack_from(page, value)
-                content = os.pread(file, low | middle << 16, first * size + _PAGE.size)
-                yield _numbers(content, 0)
-            else:
-                yield _numbers(page, value)
+        if len(page) != size or _number(page) != number or not left:
+            raise ValueError(f"page {number} is not the one that belongs there")
+        left -= 1
+        yield page
+        if _is_branch(page):
+            below += (low | middle << 16 | high << 32 for low, middle, high, _ in _nodes(page))
+
+
+def _roots(page: bytes) -> Iterator[int]:
+    """Yield the root pages of the databases in a page of the main one; an empty database has none."""
+    if not _is_branch(page):
+        for _, _, flags, value in _nodes(page):
+            (root,) = _NUMBER.unpack_from(page, value + DATABASE_SIZE - _NUMBER.size)
+            if flags & _DATABASE and root != NO_PAGE:
+                yield root
+
+
+def _number(page: bytes) -> int:
+    number: int = _NUMBER.unpack_from(page)[0]
+    return number
+
+
+def _is_branch(page: bytes) -> bool:
+    return bool(_PAGE.unpack_from(page)[2] & _BRANCH)
+
+
+def _nodes(page: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Yield low, middle and high of each node of a page, and where its value begins."""
+    end = _PAGE.unpack_from(page)[3]
+    for at in range(_PAGE.size, end, _OFFSET.size):
+        (node,) = _OFFSET.unpack_from(page, at)
+        low, middle, high, key_size = _NODE.unpack_from(page, node)
+        yield low, middle, high, node + _NODE.size + key_size
 
 
 def _numbers(content: bytes, at: int) -> list[int]:

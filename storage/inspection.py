@@ -19,7 +19,7 @@ from storage.disk import OF_OWNER, sync
 from storage.environment import ROOM_FACTOR, Environment, used_bytes
 from storage.errors import RestartNeededError, StorageError
 from storage.evidence import RecordReader
-from storage.free_pages import wrong_list
+from storage.free_pages import find_wrong_page
 from storage.inbox import recover
 from storage.inbox_copy import has_copy, is_copy_of
 from storage.keys import INBOX_COPY
@@ -72,14 +72,13 @@ class Inspection:
         """Check all tables. If there are faults, find out what repairs would do. Nothing is changed."""
         try:
             with self._environment.lmdb.begin() as txn:
+                wrong = self._wrong_page(txn)
+                if wrong is not None:
+                    # LMDB could crash, and a repair would write to pages that are in use.
+                    return Findings([wrong], [], 0, [wrong])
                 faults = self._misshapen(txn) or self._check(txn, progress)
-                wrong = self._wrong_list(txn)
         except lmdb.Error as error:
-            faults, wrong = [f"LMDB cannot read its file: {error}"], None
-        if wrong is not None:
-            # A repair would write to pages that are in use.
-            faults = [*faults, wrong]
-            return Findings(faults, [], 0, faults)
+            faults = [f"LMDB cannot read its file: {error}"]
         if not faults:
             return Findings([], [], 0, [])
         try:
@@ -144,12 +143,12 @@ class Inspection:
             raise StorageError(f"it cannot be repaired: {error}") from error
         return Findings(faults, made.named, made.count, left)
 
-    def _wrong_list(self, txn: lmdb.Transaction) -> str | None:
+    def _wrong_page(self, txn: lmdb.Transaction) -> str | None:
         environment = self._environment
         used = used_bytes(txn, environment.tables) // environment.page_size
         with (environment.path / DATA_FILE).open("rb") as file:
             states = read_states(file.fileno())
-            return wrong_list(file.fileno(), states[newest_of(states)], used)
+            return find_wrong_page(file.fileno(), states[newest_of(states)], used)
 
     def _misshapen(self, txn: lmdb.Transaction) -> list[str]:
         tables = self._environment.tables

@@ -24,10 +24,13 @@ _STATE_AT: Final = 40
 _PAGE_SIZE: Final = Struct("=I")
 _LAST_PAGE_AND_TRANSACTION: Final = Struct("=QQ")
 _ROOT: Final = Struct("=Q")
-_FREE_ROOT_AT: Final = 40
+DATABASE_SIZE: Final = 48
+_FREE_ROOT_AT: Final = DATABASE_SIZE - 8
+_MAIN_ROOT_AT: Final = 2 * DATABASE_SIZE - 8
 _FREE_PAGE_COUNTS: Final = Struct("=QQQ")
 _FREE_PAGE_COUNTS_AT: Final = 8
-_NO_PAGE: Final = (1 << 64) - 1
+NO_PAGE: Final = (1 << 64) - 1
+"""The root of an empty database."""
 _HEADER_SIZE: Final = 16
 
 
@@ -74,7 +77,13 @@ def page_size_of(state: bytes) -> int:
 def free_root_of(state: bytes) -> int | None:
     """Return the root page of the database of free pages; None when it has none."""
     number: int = _ROOT.unpack_from(state, _FREE_ROOT_AT)[0]
-    return None if number == _NO_PAGE else number
+    return None if number == NO_PAGE else number
+
+
+def main_root_of(state: bytes) -> int | None:
+    """Return the root page of the main database; None when it has none."""
+    number: int = _ROOT.unpack_from(state, _MAIN_ROOT_AT)[0]
+    return None if number == NO_PAGE else number
 
 
 def free_tree_pages_of(state: bytes) -> int:

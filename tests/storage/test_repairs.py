@@ -762,15 +762,19 @@ def test_rows_of_another_table_go(timed: Folder) -> None:
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [
-        (lambda page, node: bytes(len(page)), "is wrong: it has 0, and"),
-        (lambda page, node: page[:16] + b"\xff\xff" + page[18:], "cannot be read: "),
-        (lambda page, node: page[:node] + bytes(8) + page[node + 8 :], "is wrong: it has "),
+        (lambda page, node: bytes(len(page)), " is not the one that belongs there"),
+        (lambda page, node: page[:16] + b"\xff\xff" + page[18:], "is damaged: "),
+        (
+            lambda page, node: page[:node] + bytes(8) + page[node + 8 :],
+            " pages are listed as free, and",
+        ),
         (
             lambda page, node: page[: node + 8] + b"\xff" * 7 + b"\0" + page[node + 16 :],
-            "cannot be read: it names page",
+            "is listed as free",
         ),
+        (lambda page, node: page[: node + 8] + b"\2" + page[node + 9 :], "is listed as free"),
     ],
-    ids=["lost", "torn", "too few", "a page that the file does not have"],
+    ids=["lost", "torn", "too few", "a page that the file does not have", "a page in use"],
 )
 def test_a_list_of_free_pages_that_is_wrong_is_no_sound_folder(
     tmp_path: Path, damage: Callable[[bytes, int], bytes], fault: str
@@ -796,6 +800,20 @@ def test_a_list_of_free_pages_that_is_wrong_is_no_sound_folder(
     assert found.made == 0
     (told,) = found.faults
     assert fault in told
+
+
+def test_a_page_in_the_place_of_another_one_is_not_repaired(timed: Folder) -> None:
+    """As when a disk has written it to a wrong place. LMDB would free the page whose number it has, which is in use."""
+    (timers, *_), (ids, *_) = pages_of(timed.path, "timers"), pages_of(timed.path, "ids")
+    with (timed.path / "data.mdb").open("r+b") as file:
+        os.pwrite(file.fileno(), os.pread(file.fileno(), mmap.PAGESIZE, ids), timers)
+    inspection = Inspection(timed.path, READER, NOW_MS)
+    found = inspection.find()
+    inspection.close()
+    fault = f"page {timers // mmap.PAGESIZE} is not the one that belongs there"
+    assert found == Findings(
+        [f"the structure of data.mdb is damaged: {fault}"], [], 0, found.faults
+    )
 
 
 def test_a_number_of_a_message_that_was_moved_is_not_used_again(

@@ -88,6 +88,8 @@ class Housekeeping:
         self._loops: list[LoopingCall] = []
         self._stopped = False
         self._told_damaged = 0
+        self._log_failures = 0
+        self._log_fails = False
         self._progress_batches = 0
         self._remove_from = b""
         self._step_sequence = 0
@@ -181,6 +183,7 @@ class Housekeeping:
         self._broker.clock.watch()
         self._watch_folder()
         self._watch_disk()
+        self._watch_log()
         self._tell_damaged()
 
     def _write_progress(self) -> None:
@@ -221,6 +224,21 @@ class Housekeeping:
                 )
             else:
                 self.log.info("sends are accepted again: the disk has room")
+
+    def _watch_log(self) -> None:
+        redo_log = self._broker.store.environment.log
+        if redo_log.failures > self._log_failures:
+            if not self._log_fails and redo_log.failure is not None:
+                self.log.error(
+                    "the redo log could not be written: {error}. Until it can, each batch is stored by a checkpoint, "
+                    "which takes longer",
+                    error=redo_log.failure.strerror,
+                )
+            self._log_fails = True
+        elif self._log_fails and not redo_log.fails:
+            self._log_fails = False
+            self.log.info("the redo log can be written again")
+        self._log_failures = redo_log.failures
 
     def _tell_damaged(self) -> None:
         damaged = len(self._broker.store.damaged)

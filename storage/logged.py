@@ -157,8 +157,11 @@ class LoggedTransaction:
         count = sum(map(len, changed.values()))
         try:
             is_logged = self._log.append(changed)
-        except OSError:
+            self._log.fails = False
+        except OSError as error:
             is_logged = False
+            self._log.fails, self._log.failure = True, error
+            self._log.failures += 1
         if not is_logged:
             self.checkpoint()
             return

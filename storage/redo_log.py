@@ -81,6 +81,12 @@ class RedoLog:
         self.written_at = self.held_at = 0.0
         """When `append` last wrote a record without a sync, and the time up to which `sync` has put such records on
         disk. Both are times of `monotonic`."""
+        self.failures = 0
+        """How many records could not be written."""
+        self.failure: OSError | None = None
+        """Why the last of these could not be; None if there is none."""
+        self.fails = False
+        """Whether the last record could not be written."""
         self._stamp = b""
         self._current = 0
         self._follows: dict[str, list[Row]] = {}

@@ -835,8 +835,14 @@ class Store:
 
     def sync(self) -> None:
         """Sync what was committed without `sync` to disk, when no checkpoint does: see `Environment.unheld_seconds`.
-        Another thread may call it."""
-        self.environment.log.sync()
+        Another thread may call it.
+
+        :raises StorageError: when the disk fails.
+        """
+        try:
+            self.environment.log.sync()
+        except OSError as error:
+            raise StorageError(f"the redo log could not be synced: {error.strerror}") from error
 
     def close(self) -> None:
         """Write consumer progress, sync, and close the folder. The folder is closed even if that fails."""

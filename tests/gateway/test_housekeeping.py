@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EIO
 from typing import Any
 
 import pytest
@@ -42,6 +44,32 @@ def log_lines() -> Iterator[list[str]]:
         yield lines
     finally:
         globalLogPublisher.removeObserver(observer)
+
+
+def test_that_the_redo_log_cannot_be_written_is_told_once_and_that_it_can_again(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise OSError(EIO, os.strerror(EIO))
+
+    with log_lines() as lines:
+        with monkeypatch.context() as patch:
+            patch.setattr(gateway.store.environment.log, "append", fail)
+            assert client.send_message("orders", "one").code == ResponseCode.SUCCESS
+            gateway.advance(1_000)
+            assert client.send_message("orders", "two").code == ResponseCode.SUCCESS
+            gateway.advance(3_000)
+        gateway.advance(3_000)
+        told = [line for line in lines if "redo log" in line]
+        assert told == [
+            (
+                "the redo log could not be written: Input/output error. Until it can, each batch is stored by a "
+                "checkpoint, which takes longer"
+            )
+        ]
+        client.send_message("orders", "three")
+        gateway.advance(1_000)
+    assert lines[-1] == "the redo log can be written again"
 
 
 class TestDisk:
@@ -377,6 +405,23 @@ def test_without_sync_the_log_is_synced_where_no_checkpoint_comes_in_time(
     syncs.clear()
     gateway.advance(100)
     assert not syncs, "the disk holds all"
+
+
+def test_that_the_log_cannot_be_synced_is_a_line_without_a_traceback(
+    make_gateway: MakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "HOLD_SECONDS", 0.0)
+    monkeypatch.setattr(housekeeping, "deferToThread", maybeDeferred)
+    gateway = make_gateway(flush="async")
+
+    def fail() -> None:
+        raise OSError(EIO, os.strerror(EIO))
+
+    with monkeypatch.context() as patch, log_lines() as lines:
+        patch.setattr(gateway.store.environment.log, "sync", fail)
+        gateway.connect().send_message()
+        gateway.advance(100)
+    assert "housekeeping failed: the redo log could not be synced: Input/output error" in lines
 
 
 def test_a_checkpoint_comes_though_each_commit_wakes_somebody_who_changes_something(

@@ -39,7 +39,7 @@ from storage.errors import (
     cannot_use,
 )
 from storage.keys import FORMAT, INBOX_COPY, STAMP
-from storage.meta_pages import DATA_FILE, file_size
+from storage.meta_pages import DATA_FILE, META_PAGES, file_size
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
 from storage.redo_log import LOG_FILES, MAX_LOG, RedoLog, has_records, new_stamp
@@ -66,9 +66,6 @@ own."""
 _AT_ONCE = 2 << 20
 """Bytes. The kernel takes a write in pieces of up to that size, and refuses one for which the disk has no room. So
 nearly as much may be free on a disk that is full."""
-
-_META_PAGES = 2
-"""Pages at the beginning of the file that LMDB reserves."""
 
 MAX_READERS = 64
 """Views of the file open at the same time, of all processes. A backup or an export needs one each; a gateway needs one
@@ -347,7 +344,7 @@ def used_bytes(txn: Reader, tables: Tables) -> int:
     pages = sum(
         stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
     )
-    return (_META_PAGES + pages) * stats[0]["psize"]
+    return (META_PAGES + pages) * stats[0]["psize"]
 
 
 def has_room_to_lock(path: Path) -> bool:

@@ -19,9 +19,10 @@ from typing import Final
 
 from storage.meta_pages import (
     DATABASE_SIZE,
+    META_PAGES,
     NO_PAGE,
+    free_long_pages_of,
     free_root_of,
-    free_tree_pages_of,
     last_page_of,
     main_root_of,
     page_size_of,
@@ -53,7 +54,7 @@ def are_free(file: int, state: bytes, first: int) -> bool:
     return len(found) == max(end - first, 0)
 
 
-def find_wrong_page(file: int, state: bytes, used: int) -> str | None:
+def find_wrong_page(file: int, state: bytes, long: int) -> str | None:
     """Return what is wrong with a state's pages, as a sentence; None if nothing is.
 
     Each page in use has its own number, and each other page is in the list of free pages.
@@ -62,32 +63,38 @@ def find_wrong_page(file: int, state: bytes, used: int) -> str | None:
     next transactions overwrite what is stored.
 
     :param file: LMDB's file, open.
-    :param used: how many pages are in use, but for those of the list itself.
+    :param long: how many pages have long values, but for those of the list itself.
     """
     pages = last_page_of(state) + 1
-    used += free_tree_pages_of(state)
-    count = 0
+    free = 0
     try:
         named = bytearray(pages)
-        for page in _tree(file, state, main_root_of(state)):
+        named[:META_PAGES] = b"\1" * META_PAGES
+        for page in _all_trees(file, state):
             named[_number(page)] = True
-            for root in _roots(page):
-                for below in _tree(file, state, root):
-                    named[_number(below)] = True
-        for free in _free_pages(file, state):
-            for number in free:
+        used = sum(named) + long + free_long_pages_of(state)
+        for numbers in _free_pages(file, state):
+            for number in numbers:
                 if number >= pages or named[number]:
                     raise ValueError(f"page {number} is listed as free")
                 named[number] = True
-            count += len(free)
+            free += len(numbers)
     except (ValueError, IndexError, OverflowError, MemoryError, error) as reason:
         return f"the structure of data.mdb is damaged: {reason}"
-    if used + count == pages:
+    if used + free == pages:
         return None
     return (
         "the structure of data.mdb is damaged: "
-        f"{count:,} pages are listed as free, and {used:,} of {pages:,} are in use"
+        f"{free:,} pages are listed as free, and {used:,} of {pages:,} are in use"
     )
+
+
+def _all_trees(file: int, state: bytes) -> Iterator[bytes]:
+    yield from _tree(file, state, free_root_of(state))
+    for page in _tree(file, state, main_root_of(state)):
+        yield page
+        for root in _roots(page):
+            yield from _tree(file, state, root)
 
 
 def _free_pages(file: int, state: bytes) -> Iterator[list[int]]:

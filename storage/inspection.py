@@ -16,7 +16,7 @@ import lmdb
 from storage.check import Progress, View, check
 from storage.copies import copy_open
 from storage.disk import OF_OWNER, sync
-from storage.environment import ROOM_FACTOR, Environment, used_bytes
+from storage.environment import ROOM_FACTOR, Environment
 from storage.errors import RestartNeededError, StorageError
 from storage.evidence import RecordReader
 from storage.free_pages import find_wrong_page
@@ -145,10 +145,10 @@ class Inspection:
 
     def _wrong_page(self, txn: lmdb.Transaction) -> str | None:
         environment = self._environment
-        used = used_bytes(txn, environment.tables) // environment.page_size
+        long = sum(txn.stat(table)["overflow_pages"] for table in environment.tables)
         with (environment.path / DATA_FILE).open("rb") as file:
             states = read_states(file.fileno())
-            return find_wrong_page(file.fileno(), states[newest_of(states)], used)
+            return find_wrong_page(file.fileno(), states[newest_of(states)], long)
 
     def _misshapen(self, txn: lmdb.Transaction) -> list[str]:
         tables = self._environment.tables

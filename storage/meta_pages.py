@@ -24,11 +24,13 @@ _STATE_AT: Final = 40
 _PAGE_SIZE: Final = Struct("=I")
 _LAST_PAGE_AND_TRANSACTION: Final = Struct("=QQ")
 _ROOT: Final = Struct("=Q")
+META_PAGES: Final = 2
+"""Pages at the beginning of the file that LMDB reserves."""
+
 DATABASE_SIZE: Final = 48
 _FREE_ROOT_AT: Final = DATABASE_SIZE - 8
 _MAIN_ROOT_AT: Final = 2 * DATABASE_SIZE - 8
-_FREE_PAGE_COUNTS: Final = Struct("=QQQ")
-_FREE_PAGE_COUNTS_AT: Final = 8
+_FREE_LONG_PAGES_AT: Final = 24
 NO_PAGE: Final = (1 << 64) - 1
 """The root of an empty database."""
 _HEADER_SIZE: Final = 16
@@ -86,9 +88,10 @@ def main_root_of(state: bytes) -> int | None:
     return None if number == NO_PAGE else number
 
 
-def free_tree_pages_of(state: bytes) -> int:
-    """Return how many pages the database of free pages has itself."""
-    return sum(_FREE_PAGE_COUNTS.unpack_from(state, _FREE_PAGE_COUNTS_AT))
+def free_long_pages_of(state: bytes) -> int:
+    """Return how many pages the long values of the database of free pages have."""
+    number: int = _ROOT.unpack_from(state, _FREE_LONG_PAGES_AT)[0]
+    return number
 
 
 def end_of(state: bytes) -> int:

@@ -517,7 +517,9 @@ class TestConnections:
 
     def test_silence_by_setting(self, make_gateway: Any) -> None:
         gateway = make_gateway(connection_idle="20s")
+        gateway.advance(60_000)
         client = gateway.connect()
+        # It has been silent since it connected, not since the gateway was started.
         gateway.advance(19_000)
         assert not client.closed
         gateway.advance(12_000)

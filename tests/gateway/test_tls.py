@@ -339,9 +339,11 @@ def test_keys_that_do_not_fit(authority: Authority, issued: Issued, tmp_path: Pa
         Config(data=tmp_path / "data", tls_key=other.key)
 
 
-def test_a_balancer_tells_who_the_client_is(gateway: MemoryGateway) -> None:
+@pytest.mark.parametrize("size", [1, len(PROXY)], ids=["byte by byte", "whole"])
+def test_a_balancer_tells_who_the_client_is(gateway: MemoryGateway, size: int) -> None:
     client = gateway.connect("203.0.113.9")
-    client.raw(PROXY)
+    for begin in range(0, len(PROXY), size):
+        client.raw(PROXY[begin : begin + size])
     assert client.send_message().code == ResponseCode.SUCCESS
     assert client.protocol.address == "192.0.2.1:51000"
     (message,) = client.pull()

@@ -462,7 +462,7 @@ def test_a_stopping_gateway_lets_go(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parked, "LET_GO_AT_ONCE", 2)
-    waiting = [client.park() for _ in range(5)]
+    waiting = [client.park(queue=queue) for queue in (0, 1, 1, 1, 1)]
     gateway.stop()
     for answer in map(client.answer, waiting):
         assert answer is not None

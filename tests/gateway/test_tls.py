@@ -136,6 +136,18 @@ def test_a_waiting_pull_is_answered_over_tls(make_gateway: MakeGateway) -> None:
     assert answer.code == ResponseCode.SUCCESS
 
 
+def test_a_pull_that_waits_over_tls_is_answered_by_a_stopping_gateway(
+    gateway: MemoryGateway,
+) -> None:
+    client = TlsClient(gateway, careless())
+    client.send_message()
+    opaque = client.park(offset=1)
+    gateway.stop()
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert answer.code == ResponseCode.PULL_NOT_FOUND
+
+
 def test_a_client_over_tls_that_does_not_read_is_not_read_from(make_gateway: MakeGateway) -> None:
     gateway = make_gateway()
     gateway.connect().send_message(body=b"x" * 200_000)

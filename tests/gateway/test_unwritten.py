@@ -35,6 +35,10 @@ def left(gateway: MemoryGateway, writes: list[bytes], monkeypatch: pytest.Monkey
 def test_the_answers_of_a_commit_are_written_at_once(
     gateway: MemoryGateway, client: MemoryClient, writes: list[bytes]
 ) -> None:
+    # What was written before does not count as gathered.
+    client.send_message(body=bytes(MOST_UNWRITTEN_BYTES))
+    assert len(client.pull()) == 1
+    writes.clear()
     requests = [send(client) for _ in range(5)]
     assert not writes
     gateway.reactor.turn()

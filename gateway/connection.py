@@ -283,7 +283,6 @@ class RemotingConnection(Protocol):
     def _write(self) -> None:
         """Write through the transport, which waits in the reactor until the client takes more."""
         if self._unwritten:
-            self._has_backlog = True
             self.transport.write(self._take_unwritten())
 
     def _write_directly(self) -> None:

@@ -167,12 +167,14 @@ class Sending:
             return
         half = is_half(values, message.reconsume_times)
         self._check_transaction(message, half)
+        accept = self._intake.accept_half if half else self._intake.accept
         if topic.is_retry:
             topic = self._retry_or_dead(call, topic, message)
+            if not half:
+                accept = self._intake.accept_again
         if is_order(values):
             self._orders.carry_out(call, topic, message)
             return
-        accept = self._intake.accept_half if half else self._intake.accept
         self._answer(call, topic, message, accept(topic, message))
 
     def _recurring(self, call: Call, topic: Topic, message: NewMessage) -> None:

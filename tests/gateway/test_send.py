@@ -477,6 +477,18 @@ class TestRetryTopics:
         gateway.advance(1)
         assert properties_of(client.pull(self.TOPIC)[0])["RETRY_TOPIC"] == "orders"
 
+    @pytest.mark.parametrize("properties", [{}, {"TRAN_MSG": "true", "PGROUP": "P"}])
+    @pytest.mark.parametrize("topic", [TOPIC, "%DLQ%workers"])
+    def test_one_may_be_longer_than_new_messages_by_now(
+        self, make_gateway: MakeGateway, topic: str, properties: dict[str, str]
+    ) -> None:
+        """Clients before 4.6.1 leave it on a message that it was half of a transaction."""
+        client = make_gateway(max_message_size=2048).connect()
+        fields = {"reconsume": 1 if topic == self.TOPIC else 17}
+        body = "x" * 2049
+        ok(client.send_message(self.TOPIC, body, properties, DELAY="-1", fields=fields))
+        assert bodies(client.pull(topic)) == [body]
+
     def test_long_names(self, client: MemoryClient) -> None:
         topic = "%RETRY%" + "g" * 120
         assert client.send_message(topic).code == ResponseCode.SUCCESS

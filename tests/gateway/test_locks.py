@@ -177,6 +177,20 @@ def test_what_a_group_with_locks_sends_to_be_retried_is_dead(
     assert len(client.pull("%RETRY%workers")) == 3
 
 
+def test_any_lock_that_is_left_is_enough(gateway: MemoryGateway, client: MemoryClient) -> None:
+    lock(client, "c1", 0, 1)
+    gateway.advance(50_000)
+    lock(client, "c1", 0)
+    gateway.advance(20_000)
+    client.send_message("%RETRY%workers", "the other one has ended")
+    lock(client, "c1", 2)
+    unlock(client, "c1", 2)
+    client.send_message("%RETRY%workers", "the other one was given back")
+    dead = ["the other one has ended", "the other one was given back"]
+    assert bodies(client.pull("%DLQ%workers")) == dead
+    assert len(gateway.store.notes(b"lock\0")) == 1
+
+
 def test_those_that_end_together_are_removed_a_few_at_a_time(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,6 +128,8 @@ class TestHeldMessages:
             ok(client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back))
         limit(client, "+max.delay=1s", topic="%RETRY%consumers")
         ok(client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back))
+        for _ in range(3):
+            ok(hold(client, "%DLQ%consumers"))
 
 
 class TestHeldBytes:

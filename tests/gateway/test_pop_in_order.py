@@ -220,6 +220,29 @@ class TestAgain:
             assert answer is not None
             assert bodies(decode_messages(answer.body)) == ["a"]
 
+    @pytest.mark.parametrize("why", ["put off", "popped after it"])
+    def test_the_end_of_a_time_that_has_become_a_later_one_wakes_who_waits(
+        self, gateway: MemoryGateway, client: MemoryClient, why: str
+    ) -> None:
+        send(client, "a", "b")
+        wanted = {"invisibleTime": 3_000, "maxMsgNums": 1}
+        (handle,) = handles(ask_pop(gateway, client, **ORDER, **wanted))
+        gateway.advance(1_000)
+        if why == "put off":
+            ok(put_off(client, handle, 3_000))
+        else:
+            ok(ack(client, handle))
+            assert pop_texts(gateway, client, **wanted) == ["b"]
+        opaque = client.send(
+            RequestCode.POP_MESSAGE, pop_fields(gateway, **ORDER, **wanted, pollTime=15_000)
+        )
+        gateway.advance(2_900)
+        assert client.answer(opaque) is None
+        gateway.advance(500)
+        answer = client.answer(opaque)
+        assert answer is not None
+        assert bodies(decode_messages(answer.body)) == ["a" if why == "put off" else "b"]
+
     def test_the_end_of_a_time_wakes_who_waits_whatever_other_queue_cannot_be_read(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from gateway.connection import RemotingConnection
+from gateway.handlers import transactions
 from gateway.topics import CHECKED_OUT_TOPIC, HALF_TOPIC
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.commands import Command
@@ -746,6 +747,22 @@ class TestChecks:
         gateway.advance(30 * SECOND)
         assert checks(slow), "it reads again, and is asked again"
 
+    def test_a_producer_that_does_not_read_keeps_no_other_from_being_asked(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        slow = gateway.connect()
+        produce(slow)
+        begin(client, "x" * 200_000)
+        slow.stop_reading()
+        gateway.advance(7 * SECOND)
+        assert slow.transport.unread > 200_000
+        monkeypatch.setattr(transactions, "MAX_CHECKS", 1)
+        begin(client)
+        client.heartbeat("p2", "", producers=["others"])
+        begin(client, PGROUP="others")
+        gateway.advance(10 * SECOND)
+        assert len(checks(client)) == 1
+
     def test_a_question_that_was_not_asked_for_that_does_not_count(
         self, make_gateway: MakeGateway
     ) -> None:
@@ -877,9 +894,10 @@ class TestSurviving:
 
 @pytest.mark.parametrize("damage", ["their queue", "a half", "a check"])
 def test_what_is_damaged_keeps_no_other_from_being_asked_about(
-    make_gateway: MakeGateway, damage: str
+    make_gateway: MakeGateway, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     gateway = make_gateway(transaction_check_max=1)
+    monkeypatch.setattr(transactions, "MAX_CHECKS", 1)
     first = begin(gateway.connect(), "first")
     table, key, value = {
         "their queue": ("ends", queue_prefix(CHECKED_OUT_TOPIC.encode(), 0), b"short"),
@@ -887,12 +905,15 @@ def test_what_is_damaged_keeps_no_other_from_being_asked_about(
         "a check": ("checks", bytes(3), b""),
     }[damage]
     gateway.advance(10_000)
-    with damaged_row(gateway, table, key, lambda _: value):
+    with damaged_row(gateway, table, key, lambda _: value), capturedLogs() as events:
+        gateway.advance(30_000)
         client = gateway.connect()
         begin(client, "second")
         produce(client)
-        gateway.advance(60_000)
+        gateway.advance(30_000)
         assert [decode_message(one.body).body for one in checks(client)][-1] == b"second"
+    if damage == "their queue":
+        assert not any("goes to" in (formatEvent(event) or "") for event in events)
 
 
 def test_a_decision_about_a_half_that_cannot_be_read_is_refused(gateway: MemoryGateway) -> None:

@@ -158,8 +158,13 @@ class TestHeartbeat:
         )  # c1's group keeps them
         more = {"a": "*", "b": "*"}
         assert client.heartbeat("c1", "g2", more).code == ResponseCode.INVALID_PARAMETER
-        gateway.connect().heartbeat("c3", "g1", {"a": "*"})
+        other = gateway.connect()
+        for _ in range(2):
+            other.heartbeat("c3", "g1", {"a": "*"})
         assert client.heartbeat("c1", "g2", more).code == ResponseCode.SUCCESS
+        assert client.heartbeat("c1", "g3", more).code == ResponseCode.INVALID_PARAMETER
+        client.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1", "consumerGroup": "g2"})
+        assert client.heartbeat("c1", "g3", more | {"c": "*"}).code == ResponseCode.SUCCESS
 
     def test_takes_no_longer_on_a_connection_with_many_others(
         self, gateway: MemoryGateway, client: MemoryClient

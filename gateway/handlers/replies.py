@@ -79,9 +79,6 @@ class Replies:
             PUSH_LIMIT,
             answered,
         )
-        if self._broker.store.has_changes:
-            # A topic that this reply created need not wait for the client.
-            self._broker.committer.change()
 
     def _pushed_fields(self, reply: _Reply) -> dict[str, str]:
         """Return the fields of 326 (ReplyMessageRequestHeader)."""

@@ -691,7 +691,10 @@ class TestAnErrorOfTheProgram:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         client.send_message("orders", "first")
+        other = gateway.connect()
         with monkeypatch.context() as broken:
+            broken.setattr(other.protocol, "send", fail)
+            other.send(RequestCode.SEND_MESSAGE_V2, other.send_fields(), b"not answered")
             broken.setattr(gateway.service.broker.audit, "write", fail)
             broken.setattr(gateway.service.broker.parked, "grown", fail)
             gateway.service.broker.committer.once_stored(fail)
@@ -701,7 +704,7 @@ class TestAnErrorOfTheProgram:
             ]
             answers = [client.answer(sent) for sent in sends]
         assert [answer and answer.code for answer in answers] == [ResponseCode.SUCCESS] * 2
-        assert len(failures) == 4
+        assert len(failures) == 5
         failures.clear()
 
     def test_while_a_step_is_counted_does_not_stop_the_next(

@@ -516,8 +516,13 @@ class TestWaiting:
         for _ in range(2):
             self.park(gateway, client)
         assert ask_pop(gateway, client, pollTime=15_000).code == ResponseCode.POLLING_FULL
-        # Other groups and queues have limits of their own.
+        # Other groups and queues have limits of their own, and so have notifications.
         self.park(gateway, client, queueId=1)
+        told = pop_fields(gateway, pollTime=15_000)
+        for _ in range(2):
+            assert client.answer(client.send(RequestCode.NOTIFICATION, told)) is None
+        answer = client.ask(RequestCode.NOTIFICATION, told)
+        assert answer.ext() == {"hasMsg": "false", "pollingFull": "true"}
 
     def test_no_longer_than_clients_wait_for_an_answer(
         self, gateway: MemoryGateway, client: MemoryClient

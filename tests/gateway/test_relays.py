@@ -9,7 +9,8 @@ import pytest
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import decode_message
-from tests.gateway.memory import MemoryClient, MemoryGateway
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 
 RUNNING_INFO = {"consumerGroup": "consumers", "clientId": "one", "jstackEnable": "true"}
 STATUS = {"topic": "orders", "group": "consumers"}
@@ -123,6 +124,18 @@ def test_one_message_is_consumed_directly(client: MemoryClient, consumer: Memory
     assert answer.body == b'{"consumeResult":"CR_SUCCESS"}'
 
 
+def test_a_message_that_has_not_fired_is_consumed_directly(
+    client: MemoryClient, consumer: MemoryClient
+) -> None:
+    message_id = client.send_message(body="later", TIMER_DELAY_SEC="60").ext()["msgId"]
+    fields = {"consumerGroup": "consumers", "clientId": "one", "msgId": message_id}
+    client.send(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
+    request = asked(consumer, RequestCode.CONSUME_MESSAGE_DIRECTLY)
+    message = decode_message(request.body)
+    assert (message.body, message.topic) == (b"later", "orders")
+    assert (message.queue_offset, message.store_ms) == (0, START_MS)
+
+
 @pytest.mark.parametrize("message_id", ["", "nonsense", "0" * 32, "7F000001" + "F" * 24])
 def test_a_message_to_consume_that_is_not_there(
     client: MemoryClient, consumer: MemoryClient, message_id: str
@@ -151,6 +164,17 @@ def test_where_the_clients_of_a_group_are(gateway: MemoryGateway, client: Memory
     answer = client.answer(opaque)
     assert answer is not None
     assert answer.body == b'{"consumerTable":{"one":' + table + b'},"messageQueueTable":{}}'
+
+
+def test_of_more_clients_than_may_be_asked_none_is(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(max_asked_clients=1)
+    consumers = [gateway.connect() for _ in range(2)]
+    for number, consumer in enumerate(consumers):
+        consumer.heartbeat(f"c{number}")
+    answer = gateway.connect().ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    codes = [request.code for consumer in consumers for request in consumer.requests()]
+    assert RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT not in codes
 
 
 def test_where_one_client_is(gateway: MemoryGateway, client: MemoryClient) -> None:

@@ -80,6 +80,8 @@ def test_what_is_forbidden_while_a_pop_waits(gateway: MemoryGateway, client: Mem
     answer = client.answer(of_group)
     assert answer is not None
     assert answer.code == ResponseCode.NO_PERMISSION
+    assert answer.ext() == client.ask(RequestCode.POP_MESSAGE, pop_fields(gateway)).ext()
+    assert answer.ext().keys() == {"popTime", "invisibleTime", "reviveQid", "restNum"}
     set_group(client, consumeEnable=True)
     assert client.ask(RequestCode.POP_MESSAGE, pop_fields(gateway, queueId=0)).code == 0
     of_topic = wait()

@@ -99,6 +99,25 @@ class TestPop:
         assert bodies(pop(gateway, client, queueId=2)) == ["2"]
         assert sorted(bodies(pop(gateway, client))) == ["0", "1", "3"]
 
+    def test_no_queue_waits_for_the_end_of_another(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        for queue in (0, 1):
+            send(client, *[str(queue)] * 30, queue=queue)
+        popped = [bodies(pop(gateway, client, maxMsgNums=1)) for _ in range(30)]
+        assert ["0"] in popped
+        assert ["1"] in popped
+
+    def test_what_it_takes_of_all_queues_fits_into_an_answer(
+        self, make_gateway: MakeGateway
+    ) -> None:
+        gateway = make_gateway(max_pull_bytes=1_400)
+        client = gateway.connect()
+        for queue in range(4):
+            send(client, "x" * 600, queue=queue)
+        answers = [ask_pop(gateway, client) for _ in range(2)]
+        assert [len(decode_messages(answer.body)) for answer in answers] == [2, 2]
+
     def test_the_answer(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a", "b", "c")
         answer = ask_pop(gateway, client, maxMsgNums=2)

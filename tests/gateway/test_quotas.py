@@ -158,6 +158,14 @@ class TestHeldBytes:
         assert gateway.store.held.sizes_of(b"orders") == 2 * size
         assert hold(client).code == ResponseCode.SYSTEM_ERROR
 
+    def test_a_batch_goes_in_whole_or_not(self, client: MemoryClient) -> None:
+        limit(client, "+max.held.bytes=64KiB")
+        body, timed = "x" * 30_000, {"TIMER_DELAY_SEC": "60"}
+        refused = client.send_batch([(body, timed)] * 3)
+        assert "bytes of messages that have not fired" in (refused.remark or "")
+        assert client.look_up(topic="orders") == []
+        ok(client.send_batch([(body, timed), (body, timed), (body, {})]))
+
     def test_the_count_is_what_is_there(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         """The count stays right whatever happens to messages, and over restarts."""
         for number in range(20):
@@ -314,4 +322,9 @@ def test_limits_and_refusals_are_measured(gateway: MemoryGateway, client: Memory
     assert scrape.by("tidegate_quota_refusals_total", "topic", "limit") == {
         "orders@max.held.messages": 1,
         "bills@max.send.rate": 1,
+    }
+    ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "bills"}))
+    gateway.advance(20_000)
+    assert Scrape(gateway).by("tidegate_quota_refusals_total", "topic", "limit") == {
+        "orders@max.held.messages": 1
     }

@@ -760,8 +760,10 @@ class TestChecks:
         begin(client)
         client.heartbeat("p2", "", producers=["others"])
         begin(client, PGROUP="others")
-        gateway.advance(10 * SECOND)
+        with capturedLogs() as events:
+            gateway.advance(10 * SECOND)
         assert len(checks(client)) == 1
+        assert not events, "none is without a producer"
 
     def test_a_question_that_was_not_asked_for_that_does_not_count(
         self, make_gateway: MakeGateway

@@ -302,6 +302,16 @@ class TestSubscription:
         assert other.answer(waiting) is None
         assert client.answer(up_to_date) is None
 
+    def test_is_changed_by_a_new_member(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.heartbeat("c1", subscriptions={"orders": "red"}, sub_version=1)
+        waiting = client.park(tags=None)
+        gateway.connect().heartbeat("c2", subscriptions={"orders": "red"}, sub_version=2)
+        assert client.answer(waiting) is None
+        gateway.connect().heartbeat("c3", subscriptions={"orders": "blue"}, sub_version=3)
+        answer = client.answer(waiting)
+        assert answer is not None
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+
     def test_is_changed_for_pulls_that_bring_it_along(self, client: MemoryClient) -> None:
         """A lite pull consumer names its subscription in each pull."""
         client.heartbeat("c1", subscriptions={"orders": "red"}, sub_version=1)

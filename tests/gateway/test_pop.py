@@ -1285,6 +1285,8 @@ def test_every_queue_is_one_members(queues: int, count: int, in_turn: bool) -> N
 def test_handles_are_read_back() -> None:
     handle = Handle(3, 1_700, 60_000, 0, "1", "tidegate", 2, 5)
     assert parse_handle(handle.encode()) == handle
+    without_offset = handle.encode().rpartition(" ")[0]  # as of some clients
+    assert parse_handle(without_offset) == handle._replace(offset=0)
     of_the_proxy = handle.encode() + " 4711"
     assert parse_handle(of_the_proxy) == handle
     with pytest.raises(FieldError):

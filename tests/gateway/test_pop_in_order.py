@@ -420,6 +420,8 @@ class TestAck:
         send(client, "a")
         pop_texts(gateway, client)
         client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+        # Nothing is visible again when the time of what was deleted is over.
+        gateway.advance(2 * INVISIBLE_MS)
         send(client, "b")
         assert pop_texts(gateway, client) == ["b"]
 

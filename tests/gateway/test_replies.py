@@ -182,10 +182,12 @@ class TestBeforeTheFirstHeartbeat:
         send(client)
         take(asker)
 
+    @pytest.mark.parametrize("group", ["producers", "askers"])
     def test_a_copy_of_a_request_takes_no_reply_away(
-        self, gateway: MemoryGateway, client: MemoryClient, asker: MemoryClient
+        self, gateway: MemoryGateway, client: MemoryClient, group: str
     ) -> None:
-        copier = gateway.connect()
+        asker, copier = gateway.connect(), gateway.connect()
+        asker.heartbeat(ASKER, "", producers=[group])
         ask(copier)
         send(client)
         take(asker)

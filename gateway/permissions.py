@@ -16,7 +16,7 @@ from typing import Final
 from gateway.access import PUB, READ, Action, Need, Resource
 from gateway.broker import Broker
 from gateway.router import Call
-from gateway.topics import DEFAULT_TOPIC
+from gateway.topics import DEFAULT_TOPIC, HALF_TOPIC
 from gateway.transactions import place_of
 from gateway.wire.admin_bodies import (
     parse_consume_mode,
@@ -121,7 +121,8 @@ def _stored(offset: int, actions: frozenset[Action], broker: Broker) -> Iterator
 
 
 def _end_transaction(call: Call, broker: Broker) -> Iterator[Need]:
-    if call.fields.topic:
+    # A check names the half messages' own topic, as upstream does, and clients answer with that name.
+    if call.fields.topic and call.fields.topic != HALF_TOPIC:
         yield topic_need(call.fields.topic, PUB)
     yield from _stored(call.fields.commit_log_offset, PUB, broker)
 

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.permissions import PERMISSIONS
 from gateway.router import Router
+from gateway.topics import HALF_TOPIC
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.access.signed import Login, SignedClient, put_acl
@@ -343,8 +344,23 @@ def test_a_transaction_is_decided_by_those_who_may_send_to_its_topic(
     client = login(("Topic:T", "Pub"))
     assert is_refused(client.ask(37, end | {"topic": "T"}))
     assert is_refused(client.ask(37, end))
+    assert is_refused(client.ask(37, end | {"topic": HALF_TOPIC}))
     ok(put_acl(root, "alice", "Topic:secret", ["Pub"]))
     assert not is_refused(client.ask(37, end))
+
+
+def test_who_may_send_to_its_topic_decides_a_transaction_when_asked(
+    guarded: MemoryGateway, login: Login, root: SignedClient
+) -> None:
+    root.send_message("secrets", TRAN_MSG="true", PGROUP="payers", fields={"sys_flag": 4})
+    sender = login(("Topic:secrets", "Pub"))
+    assert sender.heartbeat("s", group="", producers=["payers"]).code == 0
+    guarded.advance(60_000)
+    (check, *_) = sender.requests()
+    names = ("topic", "tranStateTableOffset", "commitLogOffset", "msgId")
+    answer = {name: check.ext()[name] for name in names}
+    decided = sender.ask(37, answer | {"producerGroup": "payers", "commitOrRollback": "8"})
+    assert decided.code == ResponseCode.SUCCESS
 
 
 def test_only_those_who_may_send_to_its_topic_are_asked_about_a_transaction(

@@ -9,7 +9,9 @@ import stat
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import lmdb
@@ -23,6 +25,7 @@ from storage import (
     back_up,
     back_up_changes,
     compact,
+    copies,
     find_faults,
     read_pending,
     restore,
@@ -286,13 +289,25 @@ def test_a_failed_copy_leaves_nothing(
     assert list((tmp_path / "place").iterdir()) == []
 
 
-def test_a_ctrl_c_ends_a_copy_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_ctrl_c_ends_a_copy_at_once_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """LMDB itself copies on to the end, which can take minutes."""
+    is_awaited = Event()
+
+    class Pool(ThreadPoolExecutor):
+        """A pool that tells when its work is awaited."""
+
+        def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+            future = super().submit(*args, **kwargs)
+            is_awaited.set()
+            return future
 
     class Endless:
         """Stands for LMDB, which copies a file without an end."""
 
         def copyfd(self, descriptor: int, *, compact: bool) -> None:
+            is_awaited.wait()
             os.kill(os.getpid(), signal.SIGINT)
             try:
                 while True:
@@ -300,6 +315,7 @@ def test_a_ctrl_c_ends_a_copy_at_once_and_leaves_nothing(tmp_path: Path) -> None
             except OSError as error:
                 raise lmdb.Error(str(error)) from error
 
+    monkeypatch.setattr(copies, "ThreadPoolExecutor", Pool)
     endless: Any = Endless()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -275,6 +275,26 @@ def test_a_map_that_a_killed_process_had_made_larger(folder: Folder) -> None:
     hold_one(store, b"more", 1 << 20)
 
 
+def test_a_log_for_which_the_address_space_has_no_room(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start says so, and nothing is lost."""
+    store = folder.open()
+    for message_id in numbered(12):
+        hold_one(store, message_id, 1 << 20)
+    store.environment.close()
+    folder.store = None
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    with monkeypatch.context() as small:
+        small.setattr("mmap.mmap", fail)
+        with pytest.raises(StorageFullError, match=r"map cannot grow .* Cannot allocate memory"):
+            folder.open(map_size=1 << 20)
+    assert pending_ids(folder.open(map_size=1 << 20)) == numbered(12)
+
+
 def test_the_map_grows_between_two_batches(folder: Folder) -> None:
     store = folder.open(map_size=1 << 20)
     for message_id in numbered(40):
@@ -695,13 +715,16 @@ def test_queues_go_on_after_a_crash(folder: Folder) -> None:
     assert len(ids_in(store)) == 9
 
 
+@pytest.mark.parametrize("before", [[], [b"before"]], ids=["one file", "both files"])
 @pytest.mark.parametrize("stamp", [None, b"short"])
 def test_without_the_stamp_a_start_says_that_batches_may_be_gone(
-    folder: Folder, stamp: bytes | None
+    folder: Folder, stamp: bytes | None, before: list[bytes]
 ) -> None:
+    """Whether one file of the log has records or both have."""
     store = folder.open()
-    hold_all(store, [b"before"], 1_000)
-    store.checkpoint()
+    for message_id in before:
+        hold_one(store, message_id)
+        store.checkpoint()
     hold_all(store, [b"after"], 1_000)
     store.environment.close()
     folder.store = None
@@ -715,7 +738,7 @@ def test_without_the_stamp_a_start_says_that_batches_may_be_gone(
     change_table(folder.path, "meta", damage)
     store = folder.open()
     assert store.environment.log.has_gap
-    assert pending_ids(store) == [b"before"]
+    assert pending_ids(store) == before
     assert not folder.open().environment.log.has_gap
 
 

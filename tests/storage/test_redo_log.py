@@ -399,9 +399,13 @@ def test_what_was_read_before_and_is_damaged_now(log: RedoLog, tmp_path: Path) -
         list(log.records(STAMP))
 
 
+@pytest.mark.parametrize("is_other_there", [False, True])
 def test_the_disk_has_the_name_of_a_new_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_other_there: bool
 ) -> None:
+    """Also where a lost file is made anew beside the other one."""
+    if is_other_there:
+        (tmp_path / LOG_FILES[1]).write_bytes(b"records")
     synced: list[int] = []
     sync = os.fsync
 

@@ -170,6 +170,32 @@ def test_the_disk_has_the_name_of_a_new_note(
     assert synced == [data.stat().st_ino]
 
 
+def test_a_start_has_the_disk_take_the_note_once_more(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may take it for written although an earlier sync of it failed."""
+    put(environment, b"on disk")
+    environment.durable.hold()
+    note = environment.path / NOTE_FILE
+    content = note.read_bytes()
+    seen: list[bytes] = []
+    write = os.pwrite
+
+    def pwrite(file: int, written: bytes, at: int) -> int:
+        if os.fstat(file).st_ino == note.stat().st_ino:
+            seen.append(written)
+        return write(file, written, at)
+
+    def fdatasync(file: int) -> None:
+        if os.fstat(file).st_ino == note.stat().st_ino:
+            seen.append(b"synced")
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    Durable(environment.path).close()
+    assert seen == [content, b"synced"]
+
+
 def test_a_backup_of_it(ahead: Path, tmp_path: Path) -> None:
     back_up(ahead, tmp_path / "backup")
     backup = Environment(tmp_path / "backup")

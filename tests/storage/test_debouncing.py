@@ -149,6 +149,16 @@ def test_its_row_goes_with_the_message(store: Store, folder: Folder) -> None:
     assert debounce(folder.open(), b"b", 9_000, 6_000) == 0
 
 
+def test_retention_notes_no_key_that_was_not_debounced(store: Store) -> None:
+    for number in range(3):
+        hold(store, Sample(b"%d" % number, keys=(KEY,)), 1_000 + number)
+    store.commit()
+    assert fire(store, 1_001) == 2
+    assert remove_expired(store, 5_000, 10, lambda _: False).messages == 2
+    store.commit()
+    assert store.settled_reader().stat(store.tables.debounced)["entries"] == 0
+
+
 @pytest.mark.parametrize("later", [b"", b"later"])
 def test_what_is_kept_longer_does_not_count_again(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, later: bytes

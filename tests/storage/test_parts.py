@@ -179,33 +179,46 @@ def test_a_message_of_a_transaction_is_not_cut(store: Store) -> None:
     assert find_faults(store) == []
 
 
-def lose_first(number: bytes) -> tuple[bytes, bytes | None]:
-    return number + (0).to_bytes(4), None
+Damage = tuple[str, bytes, bytes | None]
+"""A table, a key, and the value that it gets there."""
 
 
-def lose_last(number: bytes) -> tuple[bytes, bytes | None]:
-    return number + (2).to_bytes(4), None
+def lose_first(number: bytes) -> Damage:
+    return "parts", number + (0).to_bytes(4), None
 
 
-def add_one(number: bytes) -> tuple[bytes, bytes | None]:
-    return number + (3).to_bytes(4), b"x"
+def lose_last(number: bytes) -> Damage:
+    return "parts", number + (2).to_bytes(4), None
 
 
-@pytest.mark.parametrize("damage", [lose_first, lose_last, add_one])
+def add_one(number: bytes) -> Damage:
+    return "parts", number + (3).to_bytes(4), b"x"
+
+
+def lose_size(number: bytes) -> Damage:
+    return "messages", number, b"\xff"
+
+
+@pytest.mark.parametrize("damage", [lose_first, lose_last, add_one, lose_size])
 def test_one_whose_parts_do_not_fit_cannot_be_read(
-    folder: Folder, damage: Callable[[bytes], tuple[bytes, bytes | None]]
+    folder: Folder, damage: Callable[[bytes], Damage]
 ) -> None:
+    """Retention leaves it to a repair, which keeps what is left of it."""
     store = folder.open()
     for message_id in numbered(3):
         send(store, Sample(message_id, body=noise(5_000)))
     store.commit()
     number = pack_u64(2)
-    store = folder.damage("parts", *damage(number))
+    store = folder.damage(*damage(number))
     assert ids_in(store) == [b"m00000", b"m00002"]
     assert store.damaged == {number}
     assert find_faults(store) == ["message 2: its record cannot be read"]
-    remove_expired(store, FOREVER_MS, 100, no_topic)
+    assert remove_expired(store, FOREVER_MS, 100, no_topic) == (3, None)
     store.commit()
+    assert ids_in(store) == []
+    txn, tables = store.reader(), store.tables
+    assert [key for key, _ in txn.cursor(db=tables.messages)] == [number]
+    assert {key[:8] for key, _ in txn.cursor(db=tables.parts)} == {number}
     folder.close()
     shutil.rmtree(folder.path)
 

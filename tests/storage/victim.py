@@ -16,12 +16,15 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from storage import Aborted, abort, fire_due, remove_expired
+from storage import Aborted, abort, fire_due, logged, remove_expired
 from tests.storage.folder import Folder
 from tests.storage.sample import Sample, hold, send
 
 SENT, HELD = 3, 6
 """Messages that are sent, and that are held, in each batch."""
+
+ROWS = 100
+"""Rows after which a checkpoint is due: those of two batches or so."""
 
 LONG_AGO_MS = 0
 BODIES = [Random(size).randbytes(size) for size in (300, 3_000, 9_000, 70_000)]
@@ -36,6 +39,7 @@ def ids_of_batch(run: int, batch: int) -> list[str]:
 def work(path: Path, run: int) -> None:
     """Accept, fire and abort, batch after batch. Time goes on from run to run."""
     random = Random(run)
+    logged.CHECKPOINT_ROWS = ROWS  # type: ignore[misc]
     store = Folder(path).open(sync=True, map_size=1 << 20)
     for batch in count():
         now_ms = run * 1_000_000 + batch * 10
@@ -59,6 +63,7 @@ def work(path: Path, run: int) -> None:
         line = {"batch": batch, "accepted": ids, "aborted": aborted, "fired": fired.messages}
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
+        store.checkpoint_if_due()
 
 
 if __name__ == "__main__":

@@ -152,6 +152,20 @@ def test_a_row_far_from_all_others_was_not_there() -> None:
         (3, 4, 3),
         (4, 9, 3),
     ]
+    near = [right(MAX_HOLES + 9 + offset, offset + 1, offset) for offset in range(3)]
+    assert places(mend([right(1, 9, 0), *near], None)) == [
+        (MAX_HOLES + 8, 9, 0),
+        (MAX_HOLES + 9, 1, 0),
+        (MAX_HOLES + 10, 2, 1),
+        (MAX_HOLES + 11, 3, 2),
+    ]
+
+
+def test_a_row_behind_a_gap_whose_time_is_wrong_too_was_not_there() -> None:
+    front = [right(0, 1, 50), right(4, 2, 10), right(5, 3, 20)]
+    assert places(mend(front, (3, 6))) == [(3, 1, 0), (4, 2, 10), (5, 3, 20)]
+    back = [right(3, 1, 10), right(4, 2, 20), right(9, 3, 5)]
+    assert places(mend(back, (3, 5))) == [(3, 1, 10), (4, 2, 20), (5, 3, 20)]
 
 
 def test_a_time_that_is_wrong_becomes_one_that_is_possible() -> None:

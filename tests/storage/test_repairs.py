@@ -47,6 +47,7 @@ from storage.keys import (
     MAX_KEY,
     PART_KEY,
     PAUSE_VALUE,
+    QUEUE_VALUE,
     RECURRENCE_VALUE,
     SUSPENDED,
     TIMER_VALUE,
@@ -512,7 +513,7 @@ def test_many_rows_are_lost_at_once(
     ],
 )
 def test_all_parts_of_a_record_are_one_repair(folder: Folder, table: str, told: list[str]) -> None:
-    """A record of 4 MiB has 2,000 of them: other repairs would not be shown."""
+    """A record of 4 MiB has 2,000 of them: other repairs would not be shown. Its number is not used again."""
     send(folder.open(), Sample(b"a", b"orders", 0, (b"k",), 0, MUCH))
     folder.close()
     lost, *_ = rows_of(folder.path, table)
@@ -526,6 +527,7 @@ def test_all_parts_of_a_record_are_one_repair(folder: Folder, table: str, told: 
     rows = [json.loads(line) for line in lines]
     journal = [(bytes.fromhex(row["key"]), bytes.fromhex(row["value"])) for row in rows]
     assert [row for row in journal if len(row[0]) == PART_KEY.size] == left
+    assert folder.open().next_sequence == 2
 
 
 @SIZES
@@ -596,6 +598,74 @@ def test_what_was_still_to_fire_does_so_in_its_turn(tmp_path: Path) -> None:
     assert pending_ids(store) == [b"first", b"second", b"last"]
     fire(store, NOW_MS)
     assert ids_in(store) == [b"first", b"second"]
+    folder.close()
+
+
+@SIZES
+def test_rows_of_a_queue_that_name_what_is_pending_or_a_wrong_size(
+    tmp_path: Path, inbox_size: int
+) -> None:
+    """The pending message cannot have fired: it has its timer, or is due after the repair."""
+    folder = Folder(tmp_path / "data")
+    store = folder.open(inbox_size=inbox_size)
+    *ids, last_id = numbered(4)
+    for message_id in ids:
+        hold(store, later(message_id, 10_000), 10_000, 500)
+    due_ms = NOW_MS + 1 if inbox_size else NOW_MS - 1
+    pending = hold(store, later(last_id, due_ms), due_ms, 500)
+    store.commit()
+    fire(store, 10_000)
+    folder.close()
+    rows = [(key, QUEUE_VALUE.unpack(value)) for key, value in rows_of(folder.path, "queues")]
+    (_, (_, *columns)), (_, (last, tag_hash, size, stored_ms)) = rows[1:]
+    put(folder.path, "queues", (rows[1][0], QUEUE_VALUE.pack(pending, *columns)))
+    put(folder.path, "queues", (rows[2][0], QUEUE_VALUE.pack(last, tag_hash, size + 1, stored_ms)))
+    repair(folder.path)
+    store = folder.open()
+    assert ids_in(store) == ids
+    assert pending_ids(store) == [last_id]
+    folder.close()
+
+
+def test_the_offset_of_a_message_that_is_moved_aside_is_given_to_no_other(tmp_path: Path) -> None:
+    """The row of the next one is lost, which has the same time, tag and size."""
+    folder = Folder(tmp_path / "data")
+    store = folder.open()
+    first, *others = numbered(3)
+    for message_id in (first, *others):
+        send(store, Sample(message_id, b"orders"), 500)
+    store.commit()
+    folder.close()
+    (number, _), *_ = rows_of(folder.path, "messages")
+    put(folder.path, "messages", (number, b"broken"))
+    delete(folder.path, "queues", rows_of(folder.path, "queues")[1][0])
+    repair(folder.path)
+    store = folder.open()
+    queue = store.queue(b"orders", 0)
+    messages = store.read(queue, 0, 10, 1 << 20).messages
+    assert [(one.offset, terms_of(one.record).message_id) for one in messages] == [
+        (1, others[0]),
+        (2, others[1]),
+    ]
+    folder.close()
+
+
+def test_the_latest_of_several_was_still_to_fire(tmp_path: Path) -> None:
+    """The row of the one that fired is lost too. The one that fires later was stored first."""
+    folder = Folder(tmp_path / "data")
+    store = folder.open(inbox_size=0)
+    for message_id, due_ms in ((b"second", 2_000), (b"first", 1_000)):
+        hold(store, later(message_id, due_ms), due_ms, 500)
+    store.commit()
+    fire(store, 1_500)
+    folder.close()
+    for table in ("timers", "queues"):
+        ((key, _),) = rows_of(folder.path, table)
+        delete(folder.path, table, key)
+    repair(folder.path)
+    store = folder.open()
+    assert pending_ids(store) == [b"second"]
+    assert ids_in(store) == [b"first"]
     folder.close()
 
 

@@ -18,7 +18,16 @@ from storage import (
     inbox,
 )
 from storage.inbox import MOVED_AT_ONCE
-from storage.keys import INBOX_COPY, MARK, NEXT_SEQUENCE, pack_u64, timer_key, timer_topic
+from storage.keys import (
+    INBOX_COPY,
+    MARK,
+    NEXT_SEQUENCE,
+    IdRow,
+    id_key,
+    pack_u64,
+    timer_key,
+    timer_topic,
+)
 from tests.storage.faults import commits_fail
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
@@ -464,6 +473,20 @@ def test_a_mark_that_cannot_be_right_keeps_nothing_from_firing(folder: Folder, m
     store = folder.reopen_after_crash()
     assert store.damaged == set()
     assert fire(store, 1_000) == 3
+
+
+@pytest.mark.parametrize("value", [None, b"short"])
+def test_a_message_whose_row_in_ids_cannot_be_read_is_told(
+    folder: Folder, value: bytes | None
+) -> None:
+    """Nothing else says for sure when it is due, so only a repair lets it fire. The others fire."""
+    hold_all(folder.open(), [b"a", b"b", b"c"], 1_000)
+    key = id_key(b"b", pack_u64(2))
+    store = folder.damage("ids", key, value)
+    assert store.damaged == {pack_u64(2)}
+    assert fire(store, 1_000) == 2
+    assert ids_in(store) == [b"a", b"c"]
+    folder.damage("ids", key, IdRow(1_000).pack())
 
 
 @pytest.mark.parametrize("noted", [b"\xff" * 8, b"\xff" * 9, b"no"])

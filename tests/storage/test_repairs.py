@@ -627,6 +627,25 @@ def test_rows_of_a_queue_that_name_what_is_pending_or_a_wrong_size(
     folder.close()
 
 
+@pytest.mark.parametrize(("queue", "stored_ms"), [(0, 600), (1, 500)])
+def test_two_rows_that_name_one_message(tmp_path: Path, queue: int, stored_ms: int) -> None:
+    """It is at the one in its own queue, and there at the one with its time."""
+    folder = Folder(tmp_path / "data")
+    store = folder.open()
+    send(store, Sample(b"a", b"orders", 0), 500)
+    number = pack_u64(store.next_sequence)
+    send(store, Sample(b"b", b"orders", queue), stored_ms)
+    store.commit()
+    queued = [ids_in(store, b"orders", own) for own in (0, 1)]
+    folder.close()
+    key, value = rows_of(folder.path, "queues")[0]
+    put(folder.path, "queues", (key, number + value[8:]))
+    repair(folder.path)
+    store = folder.open()
+    assert [ids_in(store, b"orders", own) for own in (0, 1)] == queued
+    folder.close()
+
+
 def test_the_offset_of_a_message_that_is_moved_aside_is_given_to_no_other(tmp_path: Path) -> None:
     """The row of the next one is lost, which has the same time, tag and size."""
     folder = Folder(tmp_path / "data")

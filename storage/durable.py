@@ -251,10 +251,10 @@ class _Ahead(NamedTuple):
 
 def _ahead(folder: Path) -> _Ahead | None:
     noted, states = _read(folder)
-    if not noted.state or not states:
+    if not states:
         return None
     newest = newest_of(states)
-    # If the note matches neither state, it is about another file: a copy was put in its place.
+    # If the note matches neither state, there is none, or it is about another file: a copy was put in its place.
     is_ahead = noted.state == states[1 - newest] != states[newest]
     return _Ahead(newest, states[newest]) if is_ahead else None
 

@@ -72,7 +72,6 @@ class LoggedTransaction:
                 self.checkpoint()
                 environment.durable.wait()
             except (lmdb.Error, RestartNeededError) as error:
-                self.close()
                 raise StorageError(f"a new redo log cannot be started: {error}") from error
 
     # -- changes

@@ -627,6 +627,23 @@ def test_rows_of_a_queue_that_name_what_is_pending_or_a_wrong_size(
     folder.close()
 
 
+def test_what_is_in_its_queue_does_not_fire_again_although_its_timer_is_there(
+    tmp_path: Path,
+) -> None:
+    folder = Folder(tmp_path / "data")
+    hold_all(folder.open(inbox_size=0), [b"a"], 1_000)
+    folder.close()
+    timers = rows_of(folder.path, "timers")
+    fire(folder.open(), 1_000)
+    folder.close()
+    put(folder.path, "timers", *timers)
+    repair(folder.path)
+    store = folder.open()
+    assert pending_ids(store) == []
+    assert ids_in(store) == [b"a"]
+    folder.close()
+
+
 @pytest.mark.parametrize(("queue", "stored_ms"), [(0, 600), (1, 500)])
 def test_two_rows_that_name_one_message(tmp_path: Path, queue: int, stored_ms: int) -> None:
     """It is at the one in its own queue, and there at the one with its time."""

@@ -182,6 +182,12 @@ def test_the_batch_knows_whether_and_how_much_it_holds(store: Store) -> None:
     fire_due(store, 10, 10, 1)
     assert store.has_changes
     assert store.batch_bytes > 0
+    store.abandon()
+    store.spoil(ValueError("a request failed half-way"))
+    assert store.has_changes, "the commit refuses what is answered with this batch"
+    with pytest.raises(StorageError, match="half-way"):
+        store.commit()
+    assert not store.has_changes
 
 
 @pytest.mark.parametrize("more", [True, False])

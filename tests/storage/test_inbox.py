@@ -489,6 +489,22 @@ def test_a_message_whose_row_in_ids_cannot_be_read_is_told(
     folder.damage("ids", key, IdRow(1_000).pack())
 
 
+def test_a_message_that_cannot_be_read_but_has_fired_keeps_nothing_from_firing(
+    folder: Folder,
+) -> None:
+    """So a start does not tell of it."""
+    store = folder.open()
+    hold_all(store, [b"a"], 1_000)
+    fire(store, 1_000)
+    hold_all(store, [b"b"], 2_000)
+    number = pack_u64(1)
+    whole = store.settled_reader().get(number, db=store.tables.messages)
+    store = folder.damage("messages", number, b"broken")
+    assert store.damaged == set()
+    assert pending_ids(store) == [b"b"]
+    folder.damage("messages", number, whole)
+
+
 @pytest.mark.parametrize("noted", [b"\xff" * 8, b"\xff" * 9, b"no"])
 def test_a_next_number_that_can_be_none_is_not_used(folder: Folder, noted: bytes) -> None:
     store = folder.open()

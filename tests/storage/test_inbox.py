@@ -489,6 +489,24 @@ def test_a_message_whose_row_in_ids_cannot_be_read_is_told(
     folder.damage("ids", key, IdRow(1_000).pack())
 
 
+@pytest.mark.parametrize("is_key", [False, True])
+@pytest.mark.parametrize("others", [[], [b"b", b"c"]])
+def test_what_fired_does_not_fire_again_although_its_row_cannot_be_read(
+    folder: Folder, others: list[bytes], *, is_key: bool
+) -> None:
+    """The row in its queue, which is the last one or has others behind it."""
+    store = folder.open()
+    hold_all(store, [b"a", *others], 1_000)
+    fire(store, 1_000)
+    key, value = next(iter(store.settled_reader().cursor(db=store.tables.queues)))
+    damaged = (key + b"x", value) if is_key else (key, value[:8] + bytes(8))
+    folder.damage("queues", key, None)
+    store = folder.damage("queues", *damaged)
+    assert pending_ids(store) == []
+    folder.damage("queues", damaged[0], None)
+    folder.damage("queues", key, value)
+
+
 def test_a_message_that_cannot_be_read_but_has_fired_keeps_nothing_from_firing(
     folder: Folder,
 ) -> None:

@@ -50,6 +50,9 @@ class Topics(Machine):
     @rule(topic=topics)
     def resume(self, topic: str) -> None:
         answer = self.client.ask(RequestCode.RESUME_TOPIC, {"topic": topic})
+        if topic not in self.world.topics:
+            assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+            return
         assert read(answer)["changed"] == (topic in self.world.paused)
         self._resumed(topic)
 

@@ -126,13 +126,15 @@ def _message(record: bytes) -> Message:
 def _next_record(data: mmap.mmap, start: int, size: int, base: int) -> int:
     """Return the first byte from `start` on where a record begins; else the file's size."""
     found = size
+    # No magic is close to the end. A search up to the end itself reads behind it in Python 3.11.2, and may crash.
+    last = max(0, size - _LEAST + 8)
     for magic in _MAGICS:
-        at = data.find(magic, start + 4, found + 8 if found < size else size)
+        at = data.find(magic, start + 4, min(found + 8, last))
         while at >= 0:
             if _is_record(data, at - 4, size, base):
                 found = min(found, at - 4)
                 break
-            at = data.find(magic, at + 1)
+            at = data.find(magic, at + 1, last)
     return found
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import tracemalloc
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -390,6 +392,21 @@ def test_a_record_of_a_log_that_is_not_as_it_was_stored_is_damage(
     assert [row["event"] for row in rows] == ["stored", "unreadable", "stored"]
     assert rows[1]["reason"] == f"{size} bytes: {reason}"
     assert [batch.num_rows for batch in read_sends(file, 0, len(log))] == [2]
+
+
+def test_no_search_in_a_log_reaches_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a search reads behind the end in some versions of Python, and crashes if nothing is mapped there."""
+
+    class Mapping(mmap.mmap):
+        def find(self, *found: Any) -> int:
+            assert found[2] < len(self)
+            return super().find(*found)
+
+    file = log_file(tmp_path, log_bytes(MESSAGES) + bytes(8192))
+    monkeypatch.setattr(mmap, "mmap", Mapping)
+    assert list(read_log(file, 4096, 8192)) == []
 
 
 def test_a_cut_log_is_told(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ from recording.writer import CaptureWriter
 _MOST_QUESTIONS: Final = 1000
 """The most unanswered route requests of a connection that are tracked; the answers of any more are not changed."""
 _CONNECT_LIMIT_S: Final = 10.0
+REFUSAL_PAUSE_S: Final = 1.0
+"""How long a connection stays open that its server did not accept. A Java 5 client whose connection opens and is
+closed connects again at once, hundreds of times a second."""
 _BACKLOG: Final = 1024
 
 log = logging.getLogger(__name__)
@@ -161,6 +164,7 @@ class Proxy:
                 await loop.create_connection(lambda: _ServerSide(link), *link.route.server)
         except (OSError, TimeoutError):
             self.refused += 1
+            await asyncio.sleep(REFUSAL_PAUSE_S)
             link.end()  # the client sees its connection closed, as if the server had refused it
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from gateway.wire.codes import RequestCode
 from gateway.wire.commands import decode_command
 from gateway.wire.frames import FrameBuffer
 from recording.format import SUFFIX, Kind, read_capture
+from recording.proxy import REFUSAL_PAUSE_S
 from tests.live.process import GatewayProcess
 
 pytestmark = pytest.mark.live
@@ -121,14 +123,18 @@ def test_what_a_killed_recorder_wrote_is_there(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_down_is_counted(tmp_path: Path) -> None:
+    """The client hears of it only after a while: some connect again at once."""
     with capturing("127.0.0.1:1", tmp_path / "capture") as capture:
+        began_s = time.monotonic()
         with (
             pytest.raises(Exception, match="closed"),
             RemotingClient("127.0.0.1", capture.port) as client,
         ):
             client.ask(RequestCode.HEART_BEAT)
+        took_s = time.monotonic() - began_s
         status, said = capture.end()
     assert status == 0
+    assert took_s >= REFUSAL_PAUSE_S
     assert "1 connections not taken by their server" in said
 
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gateway.wire.group_topics import RETRY_PREFIX
-from spark_jobs.logged_sends import NOT_SENT
 from spark_jobs.messages import STORED_CODES
-from spark_jobs.outcomes import log_folder, outcomes
+from spark_jobs.outcomes import is_of_clients, log_folder, outcomes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -100,8 +98,7 @@ def recorded_twice(messages: DataFrame) -> int:
     from pyspark.sql import functions as f
 
     is_accepted = (f.col("event") == "sent") & f.col("answer_code").isin(*STORED_CODES)
-    of_clients = ~f.col("topic").rlike(f"^({'|'.join(NOT_SENT)})")
-    is_logged = f.col("event").isin("parked", "stored") & of_clients
+    is_logged = f.col("event").isin("parked", "stored") & is_of_clients()
     accepted = messages.where((f.col("born_ms") > 0) & (is_accepted | is_logged))
     # A log has a message again when it has fired; the log of another folder, such as a slave's, has a copy.
     place = f.struct(f.coalesce(log_folder(), "file").alias("recording"), "connection")
@@ -123,9 +120,7 @@ def _refused(messages: DataFrame) -> int:
     is_refused = f.coalesce(~f.col("answer_code").isin(*STORED_CODES), f.lit(False))
     alone = f.when(f.col("message_id").isNull(), f.monotonically_increasing_id())
     sends = messages.where(
-        (f.col("event") == "sent")
-        & f.col("due_ms").isNotNull()
-        & ~f.col("topic").startswith(RETRY_PREFIX)
+        (f.col("event") == "sent") & f.col("due_ms").isNotNull() & is_of_clients()
     )
     by_message = sends.groupBy("topic", "message_id", alone.alias("alone"))
     return by_message.agg(f.bool_and(is_refused).alias("is_refused")).where("is_refused").count()

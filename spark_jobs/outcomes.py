@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from gateway.wire.group_topics import RETRY_PREFIX
+from spark_jobs.logged_sends import NOT_SENT
 from spark_jobs.messages import STORED_CODES
 from spark_jobs.pending_changes import changed_in_bulk, held, moved, replaced
 
@@ -156,6 +156,13 @@ def log_folder() -> Column:
     return f.when(f.col("event").isin("stored", "parked", "rolled"), folder)
 
 
+def is_of_clients() -> Column:
+    """Whether a message is in a topic that clients send to, and not in one of the broker's own."""
+    from pyspark.sql import functions as f
+
+    return ~f.col("topic").rlike(f"^({'|'.join(NOT_SENT)})")
+
+
 def _asked(messages: DataFrame) -> DataFrame:
     """Return each delayed message with its due time and how often it was sent."""
     from pyspark.sql import functions as f
@@ -164,7 +171,7 @@ def _asked(messages: DataFrame) -> DataFrame:
         f.col("event").isin("sent", "parked", "rolled")
         & f.col("due_ms").isNotNull()
         & (f.col("answer_code").isNull() | f.col("answer_code").isin(*STORED_CODES))
-        & ~f.col("topic").startswith(RETRY_PREFIX)
+        & is_of_clients()
     )
     # A rolled record is no send, and its due time is rounded. It counts where the log with the send is gone.
     is_send = f.col("event") != "rolled"

@@ -93,7 +93,7 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
     """
     from pyspark.sql import functions as f
 
-    from spark_jobs.outcomes import outcomes
+    from spark_jobs.outcomes import is_of_clients, outcomes
 
     asked = pairs.where("asked_ns is not null")
     whole = asked.agg(
@@ -109,7 +109,8 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
     is_sent = f.col("event") == "sent"
     if not has_sends:
         is_parked = f.col("event") == "parked"
-        is_sent = is_parked | ((f.col("event") == "stored") & f.col("asked").isNull())
+        is_plain = (f.col("event") == "stored") & f.col("asked").isNull()
+        is_sent = (is_parked | is_plain) & is_of_clients()
     sent = messages.where(is_sent & f.coalesce(f.col("answer_code"), f.lit(0)).isin(*STORED_CODES))
     sums = sent.agg(f.count("*"), f.sum("body_size"), f.count("asked")).collect()[0]
     hot = _by_second(asked, _second("asked_ns")).orderBy(f.desc("count")).limit(_SECONDS).collect()

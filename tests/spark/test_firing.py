@@ -418,6 +418,21 @@ def test_what_a_broker_rolled_in_its_log_is_no_send(spark: SparkSession) -> None
     assert (figures.sent, figures.delayed, figures.pending_at_most) == (3, 2, 2)
 
 
+def test_what_a_broker_keeps_in_its_log_for_itself_is_no_message(spark: SparkSession) -> None:
+    """For each pop it has a timer; the retry of a message is not another message."""
+    rows = []
+    for topic in ("orders", "rmq_sys_REVIVE_LOG_DefaultCluster", "%RETRY%billing_orders"):
+        of_topic = {**sent(topic, 1000), "topic": topic, "answer_code": None, "store_ms": START}
+        rows.append({**of_topic, "event": "parked"})
+        rows.append({**of_topic, "event": "stored", "asked": None, "due_ms": None})
+    rows[1] |= {"asked": "milliseconds"}  # a message that was pending has its delay in its record
+    events = table(spark, *rows)
+    assert verify(events).messages == 1
+    figures = profile(spark.createDataFrame([], DDL), events)
+    assert (figures.sent, figures.delayed) == (1, 1)
+    assert [one.topic for one in figures.topics] == ["orders"]
+
+
 def test_a_refused_send_is_no_message(spark: SparkSession) -> None:
     assert outcomes(table(spark, sent("a", 1000, answer_code=13)), grace_ms=0).count() == 0
 

@@ -275,8 +275,8 @@ class Rewriter:
         if not _is_number(ext.get(name, "")):
             return  # invalid, and sent as recorded
         recorded = int(ext[name])
-        if recorded == 0:
-            return  # offset 0 is the same in each run
+        if recorded <= 0:
+            return  # 0 is the same in each run, and so is -1, which says that there is no offset
         known = self._offsets.get((*place, recorded))
         if known is None:
             unmapped.append(name)

@@ -454,6 +454,8 @@ def test_offsets_follow_the_answers_of_this_run() -> None:
     assert (
         rewriter.request(pull, {**place, "queueOffset": "107"}, b"", 0, 0).ext["queueOffset"] == "7"
     )
+    none = {**place, "queueOffset": "0", "commitOffset": "-1"}
+    assert rewriter.request(pull, none, b"", 0, 0) == (none, b"", ())
     unknown = rewriter.request(pull, {**place, "queueOffset": "200"}, b"", 0, 0)
     assert unknown.unmapped == ("queueOffset",)
     for at, code in enumerate(

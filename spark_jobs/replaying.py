@@ -22,8 +22,14 @@ from typing import Any, Final, NamedTuple, Self
 import pyarrow as pa
 
 from gateway.wire.addresses import show_address
-from gateway.wire.codes import CommandFlag, RequestCode
-from gateway.wire.commands import Command, CommandError, decode_command, encode_command
+from gateway.wire.codes import CommandFlag, RequestCode, ResponseCode
+from gateway.wire.commands import (
+    Command,
+    CommandError,
+    decode_command,
+    encode_command,
+    encode_response,
+)
 from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import TEXTS
@@ -247,8 +253,12 @@ class _Line(asyncio.Protocol):
             frames = self._frames.feed(data)
             for frame in frames:
                 command = decode_command(frame)
-                if command.is_response and (sent := self.waiting.pop(command.opaque, None)):
-                    self._player.answer(sent, command)
+                if command.is_response:
+                    if sent := self.waiting.pop(command.opaque, None):
+                        self._player.answer(sent, command)
+                elif command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+                    # Without an answer the target would refuse the reply, after a while.
+                    self.send(encode_response(command.opaque, ResponseCode.SUCCESS))
         except (FrameError, CommandError):
             self._transport.abort()
 

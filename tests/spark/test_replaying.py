@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
-from gateway.wire.commands import Command, decode_command, encode_response
+from gateway.wire.commands import Command, decode_command, encode_command, encode_response
 from gateway.wire.frames import FrameBuffer
 from gateway.wire.properties import join, parse
 from spark_jobs import replaying, rewriting
@@ -242,6 +242,24 @@ def test_a_recall_waits_for_the_answer_that_tells_its_handle(
     assert server.asked[1].ext()["recallHandle"] == f"new-{new_id('A' * 32, 'run')}"
     assert second["sent_ns"] >= first["answered_ns"]
     assert second["unmapped"] is None
+
+
+def test_a_reply_that_is_pushed_is_taken(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server refuses a reply if the client that it is for does not take it."""
+    replies: list[int] = []
+
+    def answer(command: Command) -> bytes:
+        if command.is_response:
+            return encode_response(replies.pop(), command.code)
+        replies.append(command.opaque)
+        return encode_command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, 7)
+
+    monkeypatch.setattr(server, "answer", answer)
+    row = asked(0, int(RequestCode.SEND_REPLY_MESSAGE_V2), {"b": "DefaultCluster_REPLY_TOPIC"})
+    [result] = play(server.address, tmp_path, [row], patience_s=10.0)
+    assert (result["outcome"], result["answer_code"]) == ("answered", 0)
 
 
 def test_an_acknowledgement_waits_for_the_answer_to_its_pop(

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from spark_jobs.comparing import Comparison
-from spark_jobs.firing import Verdict
+from spark_jobs.firing import Errors, Verdict
 from spark_jobs.pages import Plot, Section, Table
 from spark_jobs.profiling import Profile
 from spark_jobs.replay import Outcome
@@ -142,7 +142,7 @@ def _firing(found: Verdict) -> Section:
             *(one.p50, one.p90, one.p99, one.p999, one.max),
             *(one.stored_p50, one.stored_p99, one.stored_max),
         )
-        for one in found.groups
+        for one in sorted(found.groups, key=_prominence)
     ]
     bars = [
         (one.name, one.p99) for one in found.groups if one.by == "delay" and one.p99 is not None
@@ -171,6 +171,11 @@ def _firing(found: Verdict) -> Section:
         Table("Samples", ("outcome", "topic", "message", "due", "fired"), samples),
     ]
     return Section("Firing of delayed messages", said, found.is_good, parts, found.notes)
+
+
+def _prominence(group: Errors) -> tuple[bool, int]:
+    """Return a key by which groups are sorted: topics last, as there may be more than are shown, the worst first."""
+    return group.by == "topic", -(group.lost + group.doubled + group.early)
 
 
 def _replay(found: Outcome) -> Section:

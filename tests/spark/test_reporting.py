@@ -189,6 +189,21 @@ def test_how_late_messages_were_is_in_the_line_that_verify_prints() -> None:
     assert "late" not in sections([("verify", nobody)])[0].verdict
 
 
+def test_among_many_topics_those_with_something_wrong_are_shown() -> None:
+    """And all that is no topic."""
+    [group, *_] = FIRING[1].groups
+    topics = [
+        msgspec.structs.replace(group, by="topic", name=f"topic-{number}", lost=number == 1999)
+        for number in range(2000)
+    ]
+    groups = [*topics, msgspec.structs.replace(group, by="delay", name="under 10 s")]
+    [section] = sections([("verify", msgspec.structs.replace(FIRING[1], groups=groups))])
+    for page in (html("t", AT, [section]), markdown("t", AT, [section])):
+        assert "topic-1999" in page
+        assert "1,801 more rows" in page
+        assert page.index("under 10 s") < page.rindex("topic-")
+
+
 def test_only_what_there_is_is_reported() -> None:
     assert sections(()) == []
     [only] = sections([REPLAY])

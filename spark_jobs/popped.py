@@ -86,7 +86,7 @@ def _token(pop_time: int | str, retried: str, queue: int | str) -> str:
 
 
 class Receipts:
-    """The handles of one connection's popped messages, in the recording and in this run.
+    """The handles of popped messages, in the recording and in this run.
 
     :param topics: by recorded topic: its new name. `groups` is the same for groups.
     :param new_id: returns the id that a recorded message has in this run.

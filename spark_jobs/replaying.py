@@ -36,7 +36,7 @@ from spark_jobs.exchanges import TEXTS
 from spark_jobs.latest import Latest
 from spark_jobs.messages import SENDS
 from spark_jobs.popped import ACKS
-from spark_jobs.rewriting import Rewriter, Rules, ids_needed, ids_told
+from spark_jobs.rewriting import Learned, Rewriter, Rules, ids_needed, ids_told
 from spark_jobs.schemas import ddl
 
 RESULTS: Final = pa.schema(
@@ -310,6 +310,7 @@ class Player:
         """Open connections, the least recently used first."""
         self._failed: dict[tuple[str, int], tuple[float, str]] = {}
         self._rewriters = Latest[str, Rewriter](_MOST_CONNECTIONS)
+        self._learned = Learned(rules)
         self._finished: list[dict[str, Any]] = []
         self._outstanding: dict[int, _Sent] = {}
         # A clock that is set during the replay changes nothing in its pace.
@@ -443,7 +444,7 @@ class Player:
             return
         rewriter = self._rewriters.get(row["connection"])
         if rewriter is None:
-            rewriter = Rewriter(self._rules)
+            rewriter = Rewriter(self._rules, self._learned)
         self._rewriters[row["connection"]] = rewriter
         changed = rewriter.request(
             row["code"],

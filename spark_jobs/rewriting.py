@@ -1,7 +1,7 @@
 """Rewrites recorded requests for another run: times, ids and offsets become those of that run.
 
 The module does no I/O. A `Rewriter` gets the requests of one connection and their answers, in the order
-of the replay, and learns ids and offsets from the answers.
+of the replay, and learns ids and offsets from the answers; what other connections may need is `Learned`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ _MOMENTS: Final = {
 _LAST_MOMENT: Final = (1 << 63) - 1
 """What clients send as the end of a range that has none; the beginning is then often 0."""
 _MOST_KNOWN: Final = 100_000
-"""Of each kind of value in answers, such as handles, so many are known for each connection: those that came last."""
+"""Of each kind of value in answers, such as handles, so many are known for each connection, and for all that share
+them: those that came last."""
 _LONGEST_NUMBER: Final = 20
 """The most characters of a number of 64 bits, with its sign."""
 
@@ -145,22 +146,32 @@ class Rewritten(NamedTuple):
     unmapped: tuple[str, ...]
 
 
-class Rewriter:
-    """Rewrites the requests of one connection."""
+class Learned:
+    """What answers gave that any connection may refer to: a Proxy spreads its clients' requests over several."""
 
     def __init__(self, rules: Rules) -> None:
-        retries = {RETRY_PREFIX + old: RETRY_PREFIX + new for old, new in rules.groups.items()}
-        rules = rules._replace(topics=retries | dict(rules.topics))
-        self._rules = rules
+        self.handles = Latest[str, str](_MOST_KNOWN)
+        self.ids = Latest[str, str](_MOST_KNOWN)
+        self.transactions = Latest[str, dict[str, str]](_MOST_KNOWN)
+        self.popped = popped.Receipts(
+            _renamed_topics(rules), rules.groups, lambda id_: new_id(id_, rules.run)
+        )
+
+
+class Rewriter:
+    """Rewrites the requests of one connection.
+
+    :param learned: what it shares with others; None for a connection alone.
+    """
+
+    def __init__(self, rules: Rules, learned: Learned | None = None) -> None:
+        self._rules = rules._replace(topics=_renamed_topics(rules))
+        self._learned = learned or Learned(rules)
         self._offsets = Latest[tuple[str, str, int], int](_MOST_KNOWN)
         self._physical = Latest[int, int](_MOST_KNOWN)
         self._handles = Latest[str, str](_MOST_KNOWN)
         self._ids = Latest[str, str](_MOST_KNOWN)
         """Without those of UNIQ_KEY, which are made from the recorded ones, except of messages that came by a pull."""
-        self._transactions = Latest[str, dict[str, str]](_MOST_KNOWN)
-        self._popped = popped.Receipts(
-            rules.topics, rules.groups, lambda id_: new_id(id_, rules.run)
-        )
 
     def request(
         self, code: int, ext: Mapping[str, str], body: bytes, recorded_ms: int, now_ms: int
@@ -184,14 +195,14 @@ class Rewriter:
             for name in _QUEUE_OFFSET_FIELDS[RequestCode(code)]:
                 self._map_offset(changed, name, place, unmapped)
         elif code == RequestCode.RECALL_MESSAGE:
-            self._map(changed, "recallHandle", self._handles, unmapped)
+            self._map_handle(changed, "recallHandle", unmapped)
         elif code in (RequestCode.ABORT_TIMERS, RequestCode.RESCHEDULE_TIMERS):
             self._change(changed, recorded_ms, now_ms, unmapped)
         elif code in popped.POLLS:
             if changed.get("bornTime", "0") != "0":
                 changed["bornTime"] = str(now_ms)
         elif code in popped.ACKS:
-            body = self._popped.request(code, changed, body, unmapped)
+            body = self._learned.popped.request(code, changed, body, unmapped)
         elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
             self._map_physical(changed, "offset", unmapped)
             if changed.get("originMsgId"):
@@ -199,7 +210,8 @@ class Rewriter:
         elif code == RequestCode.VIEW_MESSAGE_BY_ID:
             self._map_physical(changed, "offset", unmapped)
         elif code == RequestCode.END_TRANSACTION:
-            known = self._transactions.get(ext.get("msgId", "") or ext.get("transactionId", ""))
+            ended = ext.get("msgId", "") or ext.get("transactionId", "")
+            known = self._learned.transactions.get(ended)
             if known is None:
                 unmapped.append("transactionId")
             else:
@@ -223,17 +235,20 @@ class Rewriter:
         """
         (old, old_body), (new, new_body) = recorded, replayed
         if code in SENDS:
-            for name, table in (("recallHandle", self._handles), ("msgId", self._ids)):
+            for name, own, shared in (
+                ("recallHandle", self._handles, self._learned.handles),
+                ("msgId", self._ids, self._learned.ids),
+            ):
                 if name in old and name in new:
-                    table[old[name]] = new[name]
+                    own[old[name]] = shared[old[name]] = new[name]
             is_half = find(ext.get("i", ext.get("properties", "")), names.TRAN_MSG) is not None
             if is_half and "transactionId" in old and "transactionId" in new and "msgId" in new:
                 found = {"transactionId": new["transactionId"], "msgId": new["transactionId"]}
                 found["tranStateTableOffset"] = new.get("queueOffset", "0")
                 found["commitLogOffset"] = str(_physical_of(new["msgId"]))
-                self._transactions[old["transactionId"]] = found
+                self._learned.transactions[old["transactionId"]] = found
         elif code in popped.TELLING:
-            self._popped.answer(code, ext, recorded, replayed)
+            self._learned.popped.answer(code, ext, recorded, replayed)
         elif code in PULLS:
             place = (ext.get("topic", ""), ext.get("queueId", ""))
             self._learn_offset(place, old, new, "nextBeginOffset")
@@ -291,15 +306,14 @@ class Rewriter:
         else:
             ext[name] = str(known)
 
-    def _map(
-        self, ext: dict[str, str], name: str, table: Mapping[str, str], unmapped: list[str]
-    ) -> None:
+    def _map_handle(self, ext: dict[str, str], name: str, unmapped: list[str]) -> None:
         if name not in ext:
             return
-        if ext[name] in table:
-            ext[name] = table[ext[name]]
-        else:
+        known = self._handles.get(ext[name]) or self._learned.handles.get(ext[name])
+        if known is None:
             unmapped.append(name)
+        else:
+            ext[name] = known
 
     def _send(
         self, code: int, ext: dict[str, str], body: bytes, recorded_ms: int, now_ms: int
@@ -328,7 +342,7 @@ class Rewriter:
     ) -> None:
         """Rewrite a request that aborts or reschedules pending messages."""
         if ext.get("handle"):
-            self._map(ext, "handle", self._handles, unmapped)
+            self._map_handle(ext, "handle", unmapped)
         if ext.get("id"):
             ext["id"] = self._id(ext["id"])
         self._move_times(ext, recorded_ms, now_ms, ("due",))
@@ -345,7 +359,8 @@ class Rewriter:
 
     def _id(self, recorded: str) -> str:
         """Return this run's id of a message. Replayed sends have new ids, which are made from the recorded ones."""
-        return self._ids.get(recorded) or new_id(recorded, self._rules.run)
+        known = self._ids.get(recorded) or self._learned.ids.get(recorded)
+        return known or new_id(recorded, self._rules.run)
 
     def _move_times(
         self, ext: dict[str, str], recorded_ms: int, now_ms: int, moments: Iterable[str]
@@ -394,6 +409,12 @@ class Rewriter:
         elif _is_number(properties.get(names.TIMER_DELAY_MS, "")):
             delay = int(properties[names.TIMER_DELAY_MS])
             properties[names.TIMER_DELAY_MS] = str(round(delay / self._rules.speed))
+
+
+def _renamed_topics(rules: Rules) -> dict[str, str]:
+    """Return the new names of topics, with the retry topics of renamed groups."""
+    retries = {RETRY_PREFIX + old: RETRY_PREFIX + new for old, new in rules.groups.items()}
+    return retries | dict(rules.topics)
 
 
 def new_id(recorded: str, run: str) -> str:

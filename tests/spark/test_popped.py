@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from gateway.wire.messages import decode_messages
 from gateway.wire.pops import Handle, parse_handle
 from gateway.wire.properties import find
 from spark_jobs.popped import ids_needed, ids_told
-from spark_jobs.rewriting import Rewriter, Rules
+from spark_jobs.rewriting import Learned, Rewriter, Rewritten, Rules
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway
 from tests.gateway.test_pop import handle_fields, handles, pop_fields
@@ -99,6 +100,33 @@ def test_the_same_messages_are_acknowledged(make_gateway: MakeGateway, renamed: 
     acknowledged = [pair for pair in client.pairs if pair["code"] in (ACK, CHANGE, BATCH_ACK)]
     assert {pair["answer_code"] for pair in acknowledged} == {ResponseCode.SUCCESS}
     assert left(target, topic, group) == set(strangers)
+
+
+class Spread(Rewriter):
+    """As of a Proxy: pops are on one connection, and all else is on another."""
+
+    def __init__(self, rules: Rules) -> None:
+        learned = Learned(rules)
+        super().__init__(rules, learned)
+        self._of_pops = Rewriter(rules, learned)
+
+    def request(self, code: int, *rest: Any) -> Rewritten:
+        return self._of_pops.request(code, *rest) if code == POP else super().request(code, *rest)
+
+    def answer(self, code: int, *rest: Any) -> None:
+        if code == POP:
+            self._of_pops.answer(code, *rest)
+        else:
+            super().answer(code, *rest)
+
+
+def test_messages_are_acknowledged_on_another_connection(make_gateway: MakeGateway) -> None:
+    recorded = consume(make_gateway())
+    target = make_gateway()
+    target.advance(5_000)
+    _, unmapped = replay(recorded.pairs, Spread(Rules("run")), target)
+    assert set(unmapped) == {()}
+    assert left(target, "orders", "consumers") == set()
 
 
 def test_what_the_run_did_not_pop_is_told(make_gateway: MakeGateway) -> None:

@@ -83,9 +83,8 @@ class Server:
         ext = command.ext()
         if command.code == SEND:
             key = parse(ext["i"])["UNIQ_KEY"]
-            return encode_response(
-                command.opaque, 0, ext={"recallHandle": f"new-{key}", "transactionId": key}
-            )
+            told = {"recallHandle": f"new-{key}", "transactionId": key, "msgId": key}
+            return encode_response(command.opaque, 0, ext=told)
         return encode_response(command.opaque, 0)
 
     def wait_until_ended(self, connections: int = 1) -> None:
@@ -534,11 +533,26 @@ def test_a_transaction_is_ended_by_the_id_of_this_run() -> None:
     assert unknown.unmapped == ("transactionId",), "it was no half message"
 
 
+def test_what_an_answer_gave_is_known_to_other_connections(server: Server, tmp_path: Path) -> None:
+    """A Proxy spreads its clients' requests over several, and who takes a message back need not be its sender."""
+    ext = {"topic": "orders", "recallHandle": "old-A"}
+    rows = [sent(0, "A", connection="a"), asked(1, RECALL, ext, connection="b")]
+    half = sent(2, "B", connection="a")
+    half["ext"][-1] = ("i", "UNIQ_KEY\x01B\x02TRAN_MSG\x01true\x02")
+    rows += [half, asked(3, int(RequestCode.END_TRANSACTION), {"msgId": "B"}, connection="b")]
+    results = play(server.address, tmp_path, rows)
+    assert [row["unmapped"] for row in results] == [None] * 4
+    fields = {command.code: command.ext() for command in server.asked}
+    assert fields[RECALL]["recallHandle"] == f"new-{new_id('A', 'run')}"
+    assert fields[RequestCode.END_TRANSACTION]["transactionId"] == new_id("B", "run")
+
+
 def test_what_a_connection_learned_is_kept_while_it_is_used(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replaying, "_TEACHING_S", LIMIT_S)
     monkeypatch.setattr(replaying, "_MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(rewriting, "_MOST_KNOWN", 1)  # so that they share only what came last
 
     def recall(position: int, connection: str, key: str) -> dict[str, Any]:
         ext = {"topic": "orders", "recallHandle": f"old-{key}"}
@@ -546,9 +560,9 @@ def test_what_a_connection_learned_is_kept_while_it_is_used(
 
     rows = [sent(0, "A", connection="a"), sent(1, "B", connection="b")]
     rows += [recall(2, "a", "A"), sent(3, "C", connection="c")]
-    rows += [recall(4, "a", "A"), recall(5, "b", "B")]
+    rows += [recall(4, "a", "A"), recall(5, "c", "C"), recall(6, "b", "B")]
     results = {row["position"]: row["unmapped"] for row in play(server.address, tmp_path, rows)}
-    assert results == {**dict.fromkeys(range(5)), 5: "recallHandle"}
+    assert results == {**dict.fromkeys(range(6)), 6: "recallHandle"}
 
 
 @pytest.mark.parametrize(

@@ -229,11 +229,10 @@ def _look_for_frame(buffer: bytearray, position: int) -> tuple[bool, int]:
 def _is_header(buffer: bytearray, at: int, word: int) -> bool:
     size = word & _HEADER_MASK
     if word >> 24 == 0:
-        return (
-            size > 1
-            and buffer.startswith(b'{"', at)
-            and (at + size > len(buffer) or buffer[at + size - 1] == ord("}"))
-        )
+        end = at + size
+        # A C++ client ends its headers with a line break.
+        is_closed = end > len(buffer) or buffer[end - 2 : end].rstrip(b"\n").endswith(b"}")
+        return size > 1 and buffer.startswith(b'{"', at) and is_closed
     if size < _BINARY_HEAD or buffer[at + 2] > 13:
         return False
     remark = int.from_bytes(buffer[at + 13 : at + 17], "big")

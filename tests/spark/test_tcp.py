@@ -78,6 +78,18 @@ def test_a_beginning_within_a_frame_costs_only_that_frame(
     assert sum(skipped) + sum(map(len, frames)) == len(data)
 
 
+def test_a_frame_of_a_cpp_client_is_found_too() -> None:
+    """Its headers end with a line break."""
+    header = b'{"code":34,"flag":0,"language":"CPP","opaque":1,"version":60}\n'
+    length = len(header).to_bytes(4, "big")
+    frame = (4 + len(header) + 7).to_bytes(4, "big") + length + header + b"content"
+    scanner = FrameScanner(in_step=False)
+    assert list(scanner.feed(b"the rest" + frame)) == [
+        Skipped(8, "the connection began before the recording"),
+        frame,
+    ]
+
+
 def test_what_was_lost_is_a_gap_and_the_next_frame_is_found() -> None:
     frames = [encode_command(number, number, body=b"x" * 50) for number in range(5)]
     data = b"".join(frames)

@@ -23,9 +23,6 @@ from recording.writer import CaptureWriter, Counts, Rotation
 if TYPE_CHECKING:
     from gateway.connection import RemotingConnection, RemotingFactory
 
-SERVER_NAME: Final = "gateway"
-"""The server's name in a capture."""
-
 LOOK_SECONDS: Final = 1.0
 """Seconds between two checks whether writing fails."""
 
@@ -33,10 +30,15 @@ _pack_head = struct.Struct(">iI").pack
 
 
 class Tap:
-    """Takes the frames of connections."""
+    """Takes the frames of connections.
 
-    def __init__(self, writer: CaptureWriter) -> None:
+    :param server: the server's name in the capture. Workers record into one folder, and their queues have the same
+        numbers, so each needs a name of its own.
+    """
+
+    def __init__(self, writer: CaptureWriter, server: str) -> None:
         self.writer = writer
+        self._server = server
         self._numbers: dict[RemotingConnection, int] = {}
         self._last = 0
 
@@ -61,7 +63,7 @@ class Tap:
     def _open(self, connection: RemotingConnection) -> int:
         self._last += 1
         self._numbers[connection] = self._last
-        self.writer.opened(self._last, SERVER_NAME)
+        self.writer.opened(self._last, self._server)
         return self._last
 
 
@@ -103,7 +105,7 @@ class Tapping:
             self._trouble = str(error.strerror)
             return
         self.log.info("recording traffic into {folder}", folder=str(folder))
-        self._factory.tap = Tap(writer)
+        self._factory.tap = Tap(writer, config.broker_name)
         self._writers.append(writer)
         self._looking.start(LOOK_SECONDS)
 

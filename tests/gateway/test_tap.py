@@ -48,6 +48,15 @@ def tapped(tmp_path: Path, **settings: Any) -> Iterator[MemoryGateway]:
         gateway.close()
 
 
+def test_the_recorded_server_is_the_broker(tmp_path: Path) -> None:
+    """So that the queues of several workers, which record into one folder, are told apart."""
+    with tapped(tmp_path, disk_reserve=0, broker_name="broker-a-1") as gateway:
+        gateway.connect().send_message("orders", b"now")
+    (file,) = (tmp_path / "capture").glob(f"*{SUFFIX}")
+    opened = [one.data for one in read_capture(file) if one.kind == Kind.OPENED]
+    assert opened == [b"broker-a-1"]
+
+
 def test_requests_and_answers_are_recorded(tmp_path: Path) -> None:
     with tapped(tmp_path, disk_reserve=0) as gateway:
         client = gateway.connect()
@@ -59,7 +68,7 @@ def test_requests_and_answers_are_recorded(tmp_path: Path) -> None:
     assert recorded[2] == (Kind.FROM_CLIENT, RequestCode.GET_ROUTEINFO_BY_TOPIC, answers.opaque)
     (file,) = (tmp_path / "capture").glob(f"*{SUFFIX}")
     records = list(read_capture(file))
-    assert (records[0].kind, records[0].data) == (Kind.OPENED, b"gateway")
+    assert (records[0].kind, records[0].data) == (Kind.OPENED, b"broker-a")
     assert records[-1].kind == Kind.CLOSED
 
 

@@ -121,7 +121,8 @@ class LimitSettings(SettingsGroup):
     max_pull_bytes: Size = setting(
         256 * 1024,
         _LIMITS,
-        "Maximum size of the answer to one pull. A single message is sent whatever its size.",
+        "Maximum size of the answer to one pull. A single message is sent whatever its size, and a pop that "
+        "takes from several queues may have one message more. Official clients accept no answer above 16 MiB.",
         unit="bytes",
         upstream="maxTransferBytesOnMessageInMemory",
         live=True,

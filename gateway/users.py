@@ -25,6 +25,14 @@ MAX_POLICIES = 256 * 1024
 """Most bytes of a user's policies as they are stored, some 4,000 entries. Each change reads all of them again, 25 us an
 entry, and each request of the user searches them."""
 
+MAX_ALL_POLICIES = 16 << 20
+"""Most bytes of all users' policies as they are stored, some 250,000 entries. In memory they take 5 to 25 times as
+much."""
+
+MAX_USERS = 10_000
+"""Most users, 0.6 KB of memory each. A list of so many, all with the longest names and passwords, takes 15 MB, which
+clients accept."""
+
 SUPER, NORMAL = "Super", "Normal"
 """Types of users (UserType). A super user may do everything."""
 
@@ -61,6 +69,7 @@ class Users:
         self._users: dict[str, User] = {}
         self._acls: dict[str, AclInfo] = {}
         self._rules: dict[str, Rules] = {}
+        self._sizes: dict[str, int] = {}
         self._unstored = Unstored[str](store)
         read_notes(store, _USER, _USER_KIND, self._take_user)
         read_notes(store, _ACL, _ACL_KIND, self._take_acl)
@@ -70,7 +79,7 @@ class Users:
         self._unstored.restore(self._reload)
 
     def _reload(self, name: str) -> None:
-        for table in (self._users, self._acls, self._rules):
+        for table in (self._users, self._acls, self._rules, self._sizes):
             table.pop(name, None)
         read_note(self._store, _USER, name.encode(), _USER_KIND, self._take_user)
         read_note(self._store, _ACL, name.encode(), _ACL_KIND, self._take_acl)
@@ -83,6 +92,7 @@ class Users:
         acl = msgspec.json.decode(value, type=AclInfo)
         self._rules[name.decode()] = Rules(acl)
         self._acls[name.decode()] = acl
+        self._sizes[name.decode()] = len(value)
 
     def __bool__(self) -> bool:
         return bool(self._users)
@@ -94,6 +104,14 @@ class Users:
     def matching(self, text: str | None) -> list[User]:
         """Return the users whose name contains a text, by name; without a text, all users."""
         return [self._users[name] for name in sorted(self._users) if (text or "") in name]
+
+    def check_room(self) -> None:
+        """Check that there may be one more user.
+
+        :raises RequestError: when there may not.
+        """
+        if len(self._users) >= MAX_USERS:
+            raise refused(f"there are {len(self._users)} users; {MAX_USERS} are possible")
 
     def create(self, info: UserInfo) -> None:
         """Add a user. The change joins the store's batch.
@@ -176,6 +194,7 @@ class Users:
             new = _by_type([_tidy(policy) for policy in policies])
             acl = _acl(name, {one: old[one] | new[one] for one in POLICY_TYPES})
             _check_size(acl)
+            self._check_size_of_all(name, acl)
             self._put_acl(name, acl)
         except PolicyError as error:
             raise refused(str(error)) from error
@@ -208,10 +227,19 @@ class Users:
         self._unstored.add(user.name)
         self._users[user.name] = user
 
+    def _check_size_of_all(self, name: str, acl: AclInfo) -> None:
+        """Refuse policies of a user that become longer where there is no room. Shorter ones always have it."""
+        more = len(msgspec.json.encode(acl)) - self._sizes.get(name, 0)
+        size = sum(self._sizes.values()) + more
+        if more > 0 and size > MAX_ALL_POLICIES:
+            raise refused(f"policies of all users of {size} bytes; {MAX_ALL_POLICIES} are possible")
+
     def _put_acl(self, name: str, acl: AclInfo) -> None:
         rules = Rules(acl)
-        self._store.put_note(_ACL + name.encode(), msgspec.json.encode(acl))
+        value = msgspec.json.encode(acl)
+        self._store.put_note(_ACL + name.encode(), value)
         self._unstored.add(name)
+        self._sizes[name] = len(value)
         self._rules[name] = rules
         self._acls[name] = acl
 
@@ -219,7 +247,7 @@ class Users:
         if name in self._acls:
             self._store.delete_note(_ACL + name.encode())
             self._unstored.add(name)
-            del self._acls[name], self._rules[name]
+            del self._acls[name], self._rules[name], self._sizes[name]
 
 
 def refused(remark: str) -> RequestError:

@@ -26,6 +26,8 @@ class AccessAdmin:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, "The super user can only be create by super user"
             )
+        # The first user, which the settings name, is not refused: the gateway would not start.
+        self._users.check_room()
         self._users.create(info)
         self._answer_on_disk(call)
 

@@ -241,6 +241,49 @@ def test_policies_are_of_a_bounded_size(
     ok(root.ask(3008, {"subject": "User:alice", "resource": "Topic:a"}))
 
 
+def test_policies_of_all_users_together_are_of_a_bounded_size(
+    guarded: MemoryGateway, root: SignedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 users with 256 KiB each took 2.5 GB on disk, and 5 to 25 times as much in memory."""
+    for name in ("alice", "bob"):
+        ok(create_user(root, name))
+        ok(put_acl(root, name, "Topic:" + "a" * 100, ["Pub"]))
+    one = len(root.ask(3009, {"subject": "User:bob"}).body)
+    monkeypatch.setattr(users, "MAX_ALL_POLICIES", 2 * one)
+    guarded.restart()
+    root = SignedClient(guarded, ROOT, ROOT_KEY)
+    refused = put_acl(root, "bob", "Topic:b", ["Pub"])
+    assert refused.code == ResponseCode.NO_PERMISSION
+    assert (refused.remark or "").endswith(f" bytes; {2 * one} are possible")
+    assert root.ask(3009, {"subject": "User:bob"}).body.count(b"Topic:") == 1
+    # What gets no longer is not refused, even above the limit.
+    monkeypatch.setattr(users, "MAX_ALL_POLICIES", one)
+    ok(put_acl(root, "bob", "Topic:" + "a" * 100, ["Sub"]))
+    ok(root.ask(3008, {"subject": "User:alice"}))
+    monkeypatch.setattr(users, "MAX_ALL_POLICIES", 2 * one)
+    ok(put_acl(root, "bob", "Topic:b", ["Pub"]))
+
+
+def test_users_are_of_a_bounded_number(root: SignedClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "MAX_USERS", 2)
+    ok(create_user(root, "alice"))
+    refused = create_user(root, "bob")
+    assert refused.code == ResponseCode.NO_PERMISSION
+    assert refused.remark == "there are 2 users; 2 are possible"
+    ok(root.ask(3002, {"username": "alice"}, b'{"userStatus":"disable"}'))
+    ok(root.ask(3003, {"username": "alice"}))
+    ok(create_user(root, "bob"))
+
+
+def test_the_first_user_is_always_created(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway would not start without the user that its settings name."""
+    monkeypatch.setattr(users, "MAX_USERS", 0)
+    root = SignedClient(request.getfixturevalue("guarded"), ROOT, ROOT_KEY)
+    assert [one["username"] for one in read(root.ask(3005))] == [ROOT]
+
+
 def test_policies_of_nobody_and_of_nothing(root: SignedClient) -> None:
     answer = put_acl(root, "bob", "Topic:T", ["Pub"])
     assert answer.remark == "The subject of User:bob is not exist."

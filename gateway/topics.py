@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from gateway.config import Config
 from gateway.limits import limits_of
 from gateway.notes import read_note, read_notes
-from gateway.router import RequestError
+from gateway.router import RequestError, TooMuchError
 from gateway.unstored import Unstored
 from gateway.wire.bodies import GroupSettings, TopicSettings
 from gateway.wire.codes import ResponseCode
@@ -245,10 +245,25 @@ class Topics:
         """Return the names of all topics, system topics included."""
         return list(self._topics)
 
+    def check_room(self, *names: str) -> None:
+        """Check that these topics may be created. Those of them that exist take no room.
+
+        :raises RequestError: when there would be more than `max_topics`.
+        """
+        new = {name for name in names if name not in self._topics}
+        most = self._config.max_topics
+        if new and len(self._topics) + len(new) > most:
+            raise TooMuchError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{min(new)}] not exist, and cannot be created: {len(new)} more than the {len(self._topics)} "
+                f"topics that exist would exceed max_topics = {most}",
+            )
+
     def create_on_send(self, name: str, default_topic: str, queues: int) -> Topic:
         """Create the topic that a first send names (TopicConfigManager.createTopicInSendMessageMethod).
 
-        :raises RequestError: when sends may not create topics, or the template does not pass its settings on.
+        :raises RequestError: when sends may not create topics, the template does not pass its settings on, or there are
+            too many topics.
         """
         template = self._topics.get(default_topic)
         if (
@@ -260,14 +275,15 @@ class Topics:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{name}] not exist, apply first please!{NOT_FOUND_HELP}",
             )
+        self.check_room(name)
         self.clear(name)
         queues = max(0, min(queues, template.settings.write_queue_nums))
         return self.put(TopicSettings(name, queues, queues, template.settings.perm & ~PERM_INHERIT))
 
     def ensure(self, name: str, queues: int = 1) -> Topic:
-        """Return a topic that the gateway makes by itself, such as a retry topic; create it when it is missing. If a
-        deleted topic of the same name has left messages, the new one's queues begin behind them: the message that needs
-        the topic cannot wait until they are removed."""
+        """Return a topic that the gateway makes by itself, such as a retry topic; create it when it is missing, even if
+        there are too many: the message that needs the topic was accepted before. If a deleted topic of the same name
+        has left messages, the new one's queues begin behind them: the message cannot wait until they are removed."""
         topic = self._topics.get(name)
         if topic is None:
             self._note_begins(name, cut_topic(self._store, name.encode()))
@@ -366,10 +382,28 @@ class Groups:
         """Return a group, or None."""
         return self._groups.get(name)
 
+    def check_room(self, *names: str) -> None:
+        """Check that these groups may be created. Those of them that exist take no room.
+
+        :raises RequestError: when there would be more than `max_groups`.
+        """
+        new = {name for name in names if name not in self._groups}
+        most = self._config.max_groups
+        if new and len(self._groups) + len(new) > most:
+            raise TooMuchError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{min(new)}] does not exist, and cannot be created: {len(new)} more than the "
+                f"{len(self._groups)} groups that exist would exceed max_groups = {most}",
+            )
+
     def find(self, name: str) -> GroupSettings | None:
-        """Return a group; create it when it is missing and groups may be created on first use. Else return None."""
+        """Return a group; create it when it is missing and groups may be created on first use. Else return None.
+
+        :raises RequestError: when there are too many groups to create it.
+        """
         group = self._groups.get(name)
         if group is None and self._config.auto_create_group and is_group_name(name):
+            self.check_room(name)
             group = self.put(GroupSettings(name))
         return group
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
+from twisted.logger import Logger
+
 from gateway.broker import Broker
 from gateway.filters import FilterError, filter_of, is_tag_type, unsupported
 from gateway.queue_locks import QueueLocks
@@ -52,6 +54,8 @@ MAX_LOCKED = 30_000
 class ClientRequests:
     """Answers the requests by which clients announce themselves."""
 
+    log = Logger()
+
     def __init__(self, broker: Broker, reactor: Reactor, locks: QueueLocks) -> None:
         self._broker = broker
         self._reactor = reactor
@@ -59,21 +63,36 @@ class ClientRequests:
 
     def heartbeat(self, call: Call) -> None:
         """Record the client of a heartbeat. The first heartbeat of a consumer group creates the group and its retry
-        topic."""
+        topic, if there is room; a group without room is left out."""
         heartbeat = parse_heartbeat(call.command.body)
         self._check_sizes(heartbeat, call)
         quiet: set[str] = set()
         known: list[ConsumerData] = []
+        refused, why = 0, ""
         for data in heartbeat.consumer_data_set:
-            group = self._broker.groups.find(data.group_name)
-            if group is None:
-                continue  # nobody can consume as this group, so it is not online either
-            known.append(data)
-            if not group.notify_consumer_ids_changed_enable:
-                quiet.add(data.group_name)
-            # Broadcasting consumers send nothing back, but tools find every group by the route of its retry topic.
-            self._broker.topics.ensure(
-                RETRY_PREFIX + data.group_name, max(1, group.retry_queue_nums)
+            try:
+                group = self._broker.groups.find(data.group_name)
+                if group is None:
+                    continue  # nobody can consume as this group, so it is not online either
+                known.append(data)
+                if not group.notify_consumer_ids_changed_enable:
+                    quiet.add(data.group_name)
+                # Broadcasting consumers send nothing back, but tools find every group by the route of its retry topic.
+                # Without room the group is online without it; the first message that comes back makes it.
+                retry_topic = RETRY_PREFIX + data.group_name
+                self._broker.topics.check_room(retry_topic)
+                self._broker.topics.ensure(retry_topic, max(1, group.retry_queue_nums))
+            except RequestError as error:
+                refused, why = refused + 1, error.remark
+        if refused:
+            # The heartbeat itself succeeds, as the client's other groups need it. No client would show its program an
+            # error: the pulls and pops of a group that is left out get one.
+            self.log.warn(
+                "a heartbeat of {client} from {peer} cannot create groups or their retry topics ({count}): {remark}",
+                client=heartbeat.client_id,
+                peer=call.peer.address,
+                count=refused,
+                remark=why,
             )
         heartbeat.consumer_data_set = known
         wanted_anew = self._broker.clients.heartbeat(
@@ -135,6 +154,8 @@ class ClientRequests:
         fields: GetConsumerList = call.fields
         group = self._broker.clients.consumer_group(fields.consumer_group)
         if group is None:
+            # A consumer whose heartbeat could not create its group asks this before it pulls, and logs the answer.
+            self._broker.groups.check_room(fields.consumer_group)
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {fields.consumer_group}"
             )

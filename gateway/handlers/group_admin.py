@@ -41,6 +41,7 @@ class GroupAdmin:
     def put_group(self, call: Call) -> None:
         """Create a consumer group or change its settings (200)."""
         settings = parse_group_settings(call.command.body)
+        self._groups.check_room(settings.group_name)
         self._settle(settings)
         self._put(settings)
         self._answer_on_disk(call)
@@ -49,6 +50,7 @@ class GroupAdmin:
         """Create consumer groups or change their settings (225): all of them, or none."""
         groups = parse_group_settings_list(call.command.body)
         check_number("groups in one request", len(groups), MAX_PUT)
+        self._groups.check_room(*(settings.group_name for settings in groups))
         for settings in groups:
             self._settle(settings)
         for settings in groups:

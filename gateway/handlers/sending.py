@@ -32,7 +32,7 @@ from gateway.wire import properties as names
 from gateway.wire.bodies import GroupSettings
 from gateway.wire.codes import ResponseCode, SysFlag
 from gateway.wire.commands import send_response
-from gateway.wire.group_topics import DLQ_PREFIX, RETRY_PREFIX, is_of_group
+from gateway.wire.group_topics import DLQ_PREFIX, RETRY_PREFIX, group_of, is_of_group
 from gateway.wire.headers import ConsumerSendMsgBack, SendMessage
 from gateway.wire.messages import (
     BatchItem,
@@ -269,6 +269,8 @@ class Sending:
         if topic is None:
             check_topic_name(name)
             if is_of_group(name):
+                if self._broker.groups.get(group_of(name)) is None:
+                    self._topics.check_room(name)
                 topic = self._topics.ensure(name)
             else:
                 topic = self._topics.create_on_send(

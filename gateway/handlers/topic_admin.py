@@ -65,6 +65,7 @@ class TopicAdmin:
             topic_sys_flag=fields.topic_sys_flag or 0,
             attributes=parse_attribute_changes(fields.attributes or ""),
         )
+        self._topics.check_room(settings.topic_name)
         self._settle(settings)
         self._put(settings)
         self._answer_on_disk(call)
@@ -73,6 +74,7 @@ class TopicAdmin:
         """Create topics or change their settings (18): all of them, or none."""
         topics = parse_topic_settings_list(call.command.body)
         check_number("topics in one request", len(topics), MAX_PUT)
+        self._topics.check_room(*(settings.topic_name for settings in topics))
         for settings in topics:
             self._settle(settings)
         for settings in topics:

@@ -1,4 +1,4 @@
-"""Limits of messages, requests and connections."""
+"""Limits of messages, requests, connections, topics and groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FRAME_ALLOWANCE: Final = 256 * 1024
 
 
 class LimitSettings(SettingsGroup):
-    """Limits of messages, requests and connections."""
+    """Limits of messages, requests, connections, topics and groups."""
 
     max_held_messages: Count = setting(
         0,
@@ -84,6 +84,27 @@ class LimitSettings(SettingsGroup):
         live=True,
         least=1024**2,
         most=64 * 1024**3,
+    )
+    max_topics: Count = setting(
+        300_000,
+        _LIMITS,
+        "Maximum number of topics, also those of the system and of groups (%RETRY%..., %DLQ%...); a new one beyond it "
+        "is refused. Those that exist stay, and a message that an existing group has not consumed always gets its "
+        "retry or dead-letter topic. A topic takes 1 to 2 KB of memory.",
+        unit="topics",
+        live=True,
+        least=1,
+        most=100_000_000,
+    )
+    max_groups: Count = setting(
+        100_000,
+        _LIMITS,
+        "Maximum number of consumer groups; a new one beyond it is refused. Those that exist stay. A group takes 1 to "
+        "4 KB of memory, and its retry topic counts as a topic.",
+        unit="groups",
+        live=True,
+        least=1,
+        most=100_000_000,
     )
     max_waiting_requests: Count = setting(
         100_000,

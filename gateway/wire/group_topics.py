@@ -14,6 +14,11 @@ def is_of_group(topic: str) -> bool:
     return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
+def group_of(topic: str) -> str:
+    """Return the group that a retry or dead-letter topic belongs to."""
+    return topic.split("%", 2)[2]
+
+
 def retry_topic(topic: str, group: str) -> str:
     """Return the topic where a group's unacknowledged messages of a topic come back from pops (KeyBuilder)."""
     return f"{RETRY_PREFIX}{group}_{topic}"

@@ -19,7 +19,7 @@ from gateway.firing import NOTHING, Firing, Step
 from gateway.meter import Meter
 from gateway.pace import Pace
 from gateway.reactor import DelayedCall, Reactor
-from gateway.router import not_available
+from gateway.router import RequestError, not_available
 from gateway.unwritten import Unwritten
 from storage import Growth, RestartNeededError, StorageError, Store, as_told
 
@@ -112,7 +112,7 @@ class Committer:
         self._stopped = False
         self._last_steps: list[Callable[[], None]] = []
         self._wakes_change = False
-        self.failing = False
+        self._refusal: RequestError | None = None  # of the last batch, if it could not be stored
         self.meter = Meter()
         store.settle = self.commit
 
@@ -120,6 +120,11 @@ class Committer:
     def stopped(self) -> bool:
         """Whether firing has stopped."""
         return self._stopped
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last batch could not be stored."""
+        return self._refusal is not None
 
     def start(self) -> None:
         """Begin to fire, with the messages that came due while the gateway was down."""
@@ -185,7 +190,7 @@ class Committer:
             self._store.spoil(error)
             self._give_up(f"a commit failed: {error!r}")
             return
-        self.failing = False
+        self._refusal = None
         if fired.timed:
             self.meter.fired(fired.timed, self._clock.now_ms() - fired.earliest_ms)
         self._safely(self._journal.write)
@@ -202,6 +207,15 @@ class Committer:
             self._pace.committed(len(answers), self._reactor.seconds())
             self._reactor.rest(self._pace.rest)
         self.checkpoint()
+
+    def store_part(self) -> None:
+        """Commit in the middle of a change that takes several batches.
+
+        :raises RequestError: when the batch could not be stored: the change ends there.
+        """
+        self.commit()
+        if self._refusal is not None:
+            raise self._refusal
 
     def checkpoint(self) -> None:
         """Make a checkpoint of LMDB's file if one is due. Called just after answers have left, so that their clients do
@@ -270,12 +284,11 @@ class Committer:
         """Refuse all waiting requests, as nothing of the batch is stored, and try to fire again later."""
         if not self.failing:
             self.log.error("a batch could not be stored: {error}", error=str(error))
-        self.failing = True
+        refusal = self._refusal = not_available(error)
         self.meter.refused += 1
         self._journal.reload()
         self._steps.clear()
         self._reload()
-        refusal = not_available(error)
         for call, _ in answers:
             call.fail(refusal.code, refusal.remark)
         self._clear_alarm()

@@ -106,24 +106,19 @@ class Progress:
         self.note(group, topic, queue, offset)
         self._advanced.setdefault(place, before)
 
-    def forget_group(self, group: bytes) -> None:
-        """Drop a consumer group's progress in all topics, as part of the batch."""
-        for topic in list(self.of_group(group)):
-            self._forget(group, topic)
-        self.include()
+    def forget_group(self, group: bytes) -> Iterator[None]:
+        """Drop a consumer group's progress in all topics. Each step drops up to `PLACES_AT_ONCE` offsets, as part of
+        the batch, which is to be stored before the next step."""
+        return self._forget((group, topic) for topic in list(self.of_group(group)))
 
-    def forget_topics(self, *topics: bytes) -> list[bytes]:
-        """Drop all consumer groups' progress in these topics, as part of the batch.
-
-        :returns: the groups that had any.
-        """
+    def forget_topics(self, *topics: bytes) -> Iterator[None]:
+        """Drop all consumer groups' progress in these topics, in steps as `forget_group`."""
         wanted = set(topics)
-        groups = self.groups_in(*topics)
-        for group in groups:
-            for topic in self._offsets[group].keys() & wanted:
-                self._forget(group, topic)
-        self.include()
-        return groups
+        return self._forget(
+            (group, topic)
+            for group in self.groups_in(*topics)
+            for topic in self.of_group(group).keys() & wanted
+        )
 
     def include(self) -> int:
         """Make up to `PLACES_AT_ONCE` offsets that are not on disk part of the batch. If the batch is refused, they
@@ -162,13 +157,22 @@ class Progress:
                 self._put(place, before)
         self._advanced = {}
 
-    def _forget(self, group: bytes, topic: bytes) -> None:
-        for queue, offset in self._offsets[group].pop(topic).items():
-            place = (group, topic, queue)
-            self._advanced.setdefault(place, offset)
-            self._changed[place] = None
-        if not self._offsets[group]:
-            del self._offsets[group]
+    def _forget(self, groups_and_topics: Iterable[tuple[bytes, bytes]]) -> Iterator[None]:
+        left = PLACES_AT_ONCE
+        for group, topic in groups_and_topics:
+            while queues := self.of_group(group).get(topic):
+                if not left:
+                    self.include()
+                    yield
+                    left = PLACES_AT_ONCE
+                    continue
+                for queue, offset in list(islice(queues.items(), left)):
+                    place = (group, topic, queue)
+                    self._advanced.setdefault(place, offset)
+                    self._changed[place] = None
+                    self._remove(place)
+                    left -= 1
+        self.include()
 
     def _put(self, place: Place, offset: int) -> None:
         group, topic, queue = place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,8 @@ import msgspec
 
 from gateway import attributes
 from gateway.broker import Broker
+from gateway.handlers.steps import Steps
+from gateway.reactor import Reactor
 from gateway.router import Call, RequestError, check_number
 from gateway.topics import MAX_GROUP_NAME, MAX_PUT, check_queues, is_group_name
 from gateway.versions import TableVersion
@@ -33,9 +36,11 @@ other groups."""
 class GroupAdmin:
     """Changes groups; each change is answered once it is on disk."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, reactor: Reactor) -> None:
         self._broker = broker
         self._groups = broker.groups
+        self._steps = Steps(reactor)
+        broker.committer.once_stopped(self._steps.stop)
         self._version = TableVersion(broker.groups)
 
     def put_group(self, call: Call) -> None:
@@ -89,17 +94,21 @@ class GroupAdmin:
         call.answer({"totalGroupNum": str(total)}, encode_groups(version, settings))
 
     def delete_group(self, call: Call) -> None:
-        """Delete a consumer group (207), and its progress if the request says so."""
-        fields: DeleteGroup = call.fields
+        """Delete a consumer group (207), and its progress if the request says so. That may be in thousands of queues,
+        so other work has its turn in between."""
+        self._steps.change_in_parts(self._delete(call, call.fields), call)
+
+    def _delete(self, call: Call, fields: DeleteGroup) -> Iterator[None]:
         self._groups.delete(fields.group_name)
         self._broker.orders.forget_group(fields.group_name)
         self._broker.modes.forget_group(fields.group_name)
+        committer = self._broker.committer
+        committer.once_stored(partial(self._broker.stats.forget_group, fields.group_name))
         if fields.clean_offset:
-            self._broker.store.progress.forget_group(fields.group_name.encode())
-            self._broker.committer.once_stored(self._broker.resets.reload)
-        self._broker.committer.once_stored(
-            partial(self._broker.stats.forget_group, fields.group_name)
-        )
+            for _ in self._broker.store.progress.forget_group(fields.group_name.encode()):
+                committer.store_part()
+                yield
+            committer.once_stored(self._broker.resets.reload)
         self._answer_on_disk(call)
 
     def _put(self, settings: GroupSettings) -> None:

@@ -67,6 +67,20 @@ class Steps:
             self._go_on_next_turn()
             work()
 
+    def change_in_parts(self, steps: Iterator[None], call: Call) -> None:
+        """Do the first step of a change at once, and any others as a change's, even if the client has left. The last
+        one answers.
+
+        :raises RequestError: as `begin`, and what the first step raises.
+        """
+        self._check_room(call)
+        if not self._is_busy:
+            self._go_on_next_turn()
+        for _ in steps:
+            # Nothing is shed: the audit log still notes the request.
+            self._put(_Work(steps, call, len(call.command.header), changes=True))
+            break
+
     def stop(self) -> None:
         """Do no further step: the gateway stops. The clients are sent elsewhere."""
         for work in self._under_way:
@@ -74,12 +88,15 @@ class Steps:
         self._under_way.clear()
         self._bytes = 0
 
-    def _add(self, steps: Iterator[None], call: Call, *, changes: bool) -> None:
+    def _check_room(self, call: Call) -> None:
         if len(self._under_way) >= MOST:
             raise overloaded("requests of this kind under way", MOST)
-        size = len(call.command.header)
-        if self._bytes and self._bytes + size > MOST_BYTES:
+        if self._bytes and self._bytes + len(call.command.header) > MOST_BYTES:
             raise overloaded("bytes of requests of this kind under way", MOST_BYTES)
+
+    def _add(self, steps: Iterator[None], call: Call, *, changes: bool) -> None:
+        self._check_room(call)
+        size = len(call.command.header)
         call.shed()
         self._put(_Work(steps, call, size, changes))
         if not self._is_busy:

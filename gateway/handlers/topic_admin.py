@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from functools import partial
 
 from gateway import attributes
 from gateway.broker import Broker
+from gateway.handlers.steps import Steps
+from gateway.reactor import Reactor
 from gateway.router import Call, RequestError, check_number
 from gateway.topics import MAX_PUT, Topic, check_queues, check_topic_name
 from gateway.versions import TableVersion
@@ -47,9 +50,11 @@ MAX_ROWS = 1_000
 class TopicAdmin:
     """Changes topics; each change is answered once it is on disk."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, reactor: Reactor) -> None:
         self._broker = broker
         self._topics = broker.topics
+        self._steps = Steps(reactor)
+        broker.committer.once_stopped(self._steps.stop)
         self._version = TableVersion(broker.topics)
 
     def create_topic(self, call: Call) -> None:
@@ -124,14 +129,19 @@ class TopicAdmin:
         call.answer({"totalTopicNum": str(total)}, encode_topics(version, settings))
 
     def delete_topic(self, call: Call) -> None:
-        """Delete a topic and all groups' progress in it (215), and the topics where its popped messages come back. The
-        next clean-up removes the messages."""
+        """Delete a topic and all groups' progress in it (215), and the topics where its popped messages come back.
+        Thousands of groups may have progress in thousands of queues, so other work has its turn in between. The next
+        clean-up removes the messages."""
         fields: DeleteTopic = call.fields
         if not fields.topic.strip():
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         self._refuse_system_topic(fields.topic)
-        groups = self._delete({fields.topic})
-        come_back = (retry_topic(fields.topic, group.decode()) for group in groups)
+        self._steps.change_in_parts(self._delete_with_progress(call, fields.topic), call)
+
+    def _delete_with_progress(self, call: Call, topic: str) -> Iterator[None]:
+        progress, committer = self._broker.store.progress, self._broker.committer
+        groups = progress.groups_in(topic.encode())
+        come_back = (retry_topic(topic, group.decode()) for group in groups)
         # Another group's own retry topic may have the same name: keep that one.
         retried = {
             name
@@ -139,8 +149,12 @@ class TopicAdmin:
             if self._topics.get(name) is not None
             and self._broker.groups.get(name.removeprefix(RETRY_PREFIX)) is None
         }
-        if retried:
-            self._delete(retried)
+        names = {topic, *retried}
+        self._delete(names)
+        for _ in progress.forget_topics(*(name.encode() for name in names)):
+            committer.store_part()
+            yield
+        committer.once_stored(self._broker.resets.reload)
         self._answer_on_disk(call)
 
     def topic_stats(self, call: Call) -> None:
@@ -220,18 +234,14 @@ class TopicAdmin:
         if current is None or current.settings != settings:
             self._topics.put(settings)
 
-    def _delete(self, names: AbstractSet[str]) -> list[bytes]:
-        """Delete topics, and return the groups that had progress in them. Whatever is looked through for them is looked
-        through once: there can be thousands."""
+    def _delete(self, names: AbstractSet[str]) -> None:
+        """Delete topics. Whatever is looked through for them is looked through once: there can be thousands."""
         for name in names:
             self._topics.delete(name)
             self._broker.recurring.forget_topic(name)
-        groups = self._broker.store.progress.forget_topics(*(name.encode() for name in names))
         self._broker.orders.forget_topics(names)
         self._broker.modes.forget_topics(names)
-        self._broker.committer.once_stored(self._broker.resets.reload)
         self._broker.committer.once_stored(partial(self._broker.stats.forget_topics, names))
-        return groups
 
     def _answer_on_disk(self, call: Call) -> None:
         self._broker.committer.answer(call, call.encode())

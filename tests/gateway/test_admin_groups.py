@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from gateway.audit import read_lines
 from gateway.wire.codes import ResponseCode
 from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 from tests.gateway.tools import commit_offset, create_topic, offset_of, ok, put_group, read
 
@@ -222,3 +224,72 @@ class TestDelete:
 
     def test_a_group_that_never_was(self, client: MemoryClient) -> None:
         ok(client.ask(207, {"groupName": "G"}))
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [(207, {"groupName": "G", "cleanOffset": "true"}), (215, {"topic": "T"})],
+    ids=["a group", "a topic"],
+)
+class TestDeleteMuchProgress:
+    """That of 500,000 places took 2 to 3 s, in which nobody else was answered."""
+
+    @pytest.fixture(autouse=True)
+    def much(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        create_topic(client, "T", 10)
+        put_group(client, "G")
+        for queue in range(10):
+            ok(commit_offset(client, "T", queue, 5, "G"))
+        gateway.restart()
+        monkeypatch.setattr("storage.progress.PLACES_AT_ONCE", 2)
+
+    def left(self, gateway: MemoryGateway) -> int:
+        return len(list(gateway.store.progress.rows()))
+
+    def test_leaves_others_their_turn(
+        self, gateway: MemoryGateway, code: int, fields: dict[str, str]
+    ) -> None:
+        client, other = gateway.connect(), gateway.connect()
+        client.send(code, fields)
+        client.disconnect()  # what it has sent is carried out
+        assert self.left(gateway) == 8
+        other.send(105, {"topic": "TBW102"})
+        gateway.reactor.turn()
+        assert other.transport.value() != b""
+        assert self.left(gateway) == 6
+        gateway.settle()
+        assert self.left(gateway) == 0
+        gateway.crash()
+        assert self.left(gateway) == 0
+        [line] = [one for one in read_lines(gateway.data) if one["action"].startswith("delete_")]
+        assert fields.items() <= line.items()
+
+    def test_is_refused_when_a_part_cannot_be_stored(
+        self, gateway: MemoryGateway, code: int, fields: dict[str, str]
+    ) -> None:
+        client = gateway.connect()
+        deletion = client.send(code, fields)
+        with commits_fail(gateway):
+            answer = client.answer(deletion)
+        assert answer is not None
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert self.left(gateway) == 8
+        gateway.advance(2_000)
+        ok(client.ask(code, fields))
+        assert self.left(gateway) == 0
+
+    def test_is_not_answered_by_a_gateway_that_stops(
+        self, gateway: MemoryGateway, code: int, fields: dict[str, str]
+    ) -> None:
+        client = gateway.connect()
+        deletion = client.send(code, fields)
+        gateway.service.stop()
+        answer = client.answer(deletion)
+        assert answer is not None
+        assert answer.code == ResponseCode.GO_AWAY
+        gateway.running = False
+        gateway.start()
+        ok(gateway.connect().ask(code, fields))
+        assert self.left(gateway) == 0

@@ -332,7 +332,7 @@ class TestDelete:
 
         monkeypatch.setattr(broker.resets, "reload", reload_resets)
         ok(client.ask(215, {"topic": "T"}))
-        assert looked_through == [1, 20, 0, 0]
+        assert looked_through == [1, 21, 0]
         assert not list(progress.rows())
         assert client.ask(105, {"topic": "%RETRY%G7_T"}).code == ResponseCode.TOPIC_NOT_EXIST
 

@@ -353,7 +353,7 @@ class StoreAndModel(RuleBasedStateMachine):
 
     @rule(group=st.sampled_from(GROUPS))
     def forget_progress(self, group: bytes) -> None:
-        self.store.progress.forget_group(group)
+        list(self.store.progress.forget_group(group))
         gone = {place: at for place, at in self.progress.items() if place[0] == group}
         self.forgotten = gone | self.forgotten
         self.progress = {place: at for place, at in self.progress.items() if place[0] != group}

@@ -44,7 +44,7 @@ def test_a_topics_progress_is_forgotten_for_all_groups(folder: Folder) -> None:
     store.progress.note(b"g1", b"kept", 0, 7)
     store.progress.include()
     store.commit()
-    store.progress.forget_topics(b"gone")
+    list(store.progress.forget_topics(b"gone"))
     store.commit()
     expected = [(b"g1", b"kept", 0, 7)]
     assert list(store.progress.rows()) == expected

@@ -110,7 +110,7 @@ def test_a_group_is_forgotten_and_others_with_similar_names_are_not(
             store.progress.note(group, topic, 0, 5)
     store.progress.include()
     store.commit()
-    store.progress.forget_group(b"g")
+    list(store.progress.forget_group(b"g"))
     assert store.progress.get(b"g", b"t1", 0) is None
     store.progress.note(b"g", b"t2", 0, 1)
     store.commit()
@@ -126,11 +126,11 @@ def test_a_group_is_known_by_its_progress_alone(store: Store) -> None:
     assert list(store.progress.groups()) == [b"kept"]
     assert store.progress.of_group(b"kept") == {TOPIC: {0: 5}}
     assert store.progress.of_group(b"refused") == {}
-    store.progress.forget_topics(TOPIC)
+    list(store.progress.forget_topics(TOPIC))
     assert list(store.progress.groups()) == []
     store.abandon()
     assert store.progress.of_group(b"kept") == {TOPIC: {0: 5}}
-    store.progress.forget_group(b"kept")
+    list(store.progress.forget_group(b"kept"))
     assert list(store.progress.groups()) == []
 
 
@@ -154,7 +154,7 @@ def test_what_is_forgotten_does_not_come_back_though_other_progress_is_noted(
     store.progress.include()
     store.commit()
     store.progress.note(b"h", TOPIC, 0, 7)
-    store.progress.forget_group(b"g")
+    list(store.progress.forget_group(b"g"))
     store.commit()
     assert list(folder.reopen_after_crash().progress.rows()) == [(b"h", TOPIC, 0, 7)]
 

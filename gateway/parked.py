@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from gateway.config import Config
 from gateway.reactor import Reactor
-from gateway.router import overloaded
+from gateway.router import Peer, overloaded
 from storage import Growth, Queue
 
 WOKEN_AT_ONCE = 16
@@ -24,6 +24,13 @@ together, as after a restart, end together as well."""
 SWEPT_AT_ONCE = 2_000
 """Queues whose pulls are checked in one turn, some 3 ms of work, or up to 10 ms where they hold most pulls."""
 
+
+UNSHARED: Final = 1_000
+"""As many of those that may wait may always be of one connection."""
+
+SHARE: Final = 4
+"""Beyond that, one connection may have this many times what it leaves for others: four fifths of all where it alone has
+many. It may be that of a proxy in front of many clients, or of a client whose few pops wait for 10,000 queues each."""
 
 MANY_TAGS: Final = 64
 """A pull that takes more tags than this looks at each new message, as one that takes any: to keep it by its tags, of
@@ -46,12 +53,16 @@ class Parked(Protocol):
 
     `deadline` is in reactor seconds: then the pull is answered without messages. With `tag_hashes` it takes only
     messages whose tag has one of these hashes. Of the pulls of one `kind` only one looks, until it finds something;
-    None is a kind of its own. `weight` is as how many of those that may wait it counts.
+    None is a kind of its own. `weight` is as how many of those that may wait it counts. `peer` has sent it.
     """
 
     queue: Queue
     deadline: float
     weight: int
+
+    @property
+    def peer(self) -> Peer:
+        """The connection that the pull came by."""
 
     @property
     def kind(self) -> Kind | None:
@@ -177,7 +188,8 @@ class ParkingLot:
     A caller parks a pull right after reading its queue, with no commit in between, so no message is missed. New
     messages wake only the pulls that want one of their tags: each pull here has read its queue to the end, or would
     have skipped the rest. Of the pulls of one kind they wake one. When it is done without having found that there is
-    nothing, the next is woken, and so on. At most `max_waiting_requests` pulls are to wait.
+    nothing, the next is woken, and so on. At most `max_waiting_requests` pulls are to wait, of which no connection has
+    all if these are many.
     """
 
     def __init__(self, reactor: Reactor) -> None:
@@ -191,6 +203,7 @@ class ParkingLot:
         self._unswept: list[Queue] = []
         self._count = 0
         self._weight = 0
+        self._weights: dict[Peer, int] = {}
         self._limit = 0
 
     def configure(self, config: Config) -> None:
@@ -204,16 +217,21 @@ class ParkingLot:
         """Whether a pull waits for a queue."""
         return queue in self._queues
 
-    def has_room(self, weight: int) -> bool:
-        """Whether so many more may wait."""
-        return self._weight + weight <= self._limit
+    def has_room(self, weight: int, peer: Peer) -> bool:
+        """Whether so many more of one connection may wait."""
+        left = self._limit - self._weight - weight
+        own = self._weights.get(peer, 0) + weight
+        return left >= 0 and own <= max(UNSHARED, SHARE * left)
 
-    def check_room(self, weight: int) -> None:
-        """Check that one more pull, of this weight, may wait.
+    def check_room(self, weight: int, peer: Peer) -> None:
+        """Check that one more pull of a connection, of this weight, may wait.
 
         :raises RequestError: when it may not.
         """
-        if not self.has_room(weight):
+        if not self.has_room(weight, peer):
+            if self._weight + weight <= self._limit:
+                own = self._weights.get(peer, 0)
+                raise overloaded("one connection's share of max_waiting_requests", own)
             raise overloaded("max_waiting_requests", self._limit)
 
     def park(self, pull: Parked) -> None:
@@ -223,8 +241,7 @@ class ParkingLot:
             waiting = self._queues[pull.queue] = _Waiting()
             self._of_topic.setdefault(pull.queue.topic, {})[pull.queue] = None
         waiting.add(pull)
-        self._count += 1
-        self._weight += pull.weight
+        self._counted(pull, 1)
 
     def grown(self, growth: Growth) -> None:
         """Retry the pulls that may want the new messages of a queue."""
@@ -270,8 +287,8 @@ class ParkingLot:
             if not waiting and not self._woken:
                 # Only the sweep deletes an empty entry: where pulls come and go, the same queue is soon waited for.
                 self._forget(queue)
-            self._count -= len(over)
-            self._weight -= sum(pull.weight for pull in over)
+            for pull in over:
+                self._counted(pull, -1)
             for pull in over:
                 pull.give_up()
             left -= len(over)
@@ -288,6 +305,17 @@ class ParkingLot:
         self._unswept.clear()
         while self.sweep(float("inf")):
             pass
+
+    def _counted(self, pull: Parked, times: int) -> None:
+        """Count a pull once more (1) or once less (-1)."""
+        self._count += times
+        weight, peer = times * pull.weight, pull.peer
+        self._weight += weight
+        own = self._weights.get(peer, 0) + weight
+        if own:
+            self._weights[peer] = own
+        else:
+            del self._weights[peer]
 
     def _forget(self, queue: Queue) -> None:
         del self._queues[queue]
@@ -326,8 +354,7 @@ class ParkingLot:
 
     def _retry(self, pull: Parked, first: int) -> None:
         # The pull does not count while it is answered: an answer can bring the same client back at once.
-        self._count -= 1
-        self._weight -= pull.weight
+        self._counted(pull, -1)
         kind = pull.kind
         if kind is not None:
             self._queues[pull.queue].looks(kind)

@@ -12,7 +12,7 @@ from gateway.filters import weight_of
 from gateway.parked import Kind, ParkingLot
 from gateway.pop_queues import PopQueue
 from gateway.reactor import Reactor
-from gateway.router import Call, answer_failure
+from gateway.router import Call, Peer, answer_failure
 from gateway.wire.headers import Notification, PopMessage
 
 MAX_WAITING: Final = 1024
@@ -96,6 +96,10 @@ class _WaitAt:
         self.weight = weight
 
     @property
+    def peer(self) -> Peer:
+        return self._wait.call.peer
+
+    @property
     def tag_hashes(self) -> None:
         """None: messages with any tag, or without one, wake the request."""
 
@@ -145,7 +149,7 @@ class PopWaits:
         """
         weight = weight_of(call.fields.exp or "")
         room = weight + len(queues) - 1
-        if self.count(waited) >= MAX_WAITING or not self._parked.has_room(room):
+        if self.count(waited) >= MAX_WAITING or not self._parked.has_room(room, call.peer):
             return False
         call.shed()
         if not call.fields.exp:

@@ -21,7 +21,7 @@ from gateway.filters import (
     weight_of,
 )
 from gateway.reactor import Reactor
-from gateway.router import Call, RequestError, answer_failure
+from gateway.router import Call, Peer, RequestError, answer_failure
 from gateway.topics import NOT_FOUND_HELP, PERM_READ, Topic
 from gateway.wire.bodies import GroupSettings
 from gateway.wire.codes import PullSysFlag, ResponseCode
@@ -84,6 +84,11 @@ class Pull:
         self.weight = 1 if subscribed is not None else weight_of(call.fields.subscription or "")
 
     @property
+    def peer(self) -> Peer:
+        """See `Parked`."""
+        return self.call.peer
+
+    @property
     def alive(self) -> bool:
         """False once the client has disconnected."""
         return self.call.peer.open
@@ -144,7 +149,7 @@ class Pulling:
         has_skipped = pull.offset != offset
         may_wait = fields.sys_flag & PullSysFlag.SUSPEND and fields.suspend_timeout_millis > 0
         if may_wait and not has_skipped:
-            self._broker.parked.check_room(pull.weight)
+            self._broker.parked.check_room(pull.weight, call.peer)
             wait = min(fields.suspend_timeout_millis / 1000, LONGEST_SUSPENSION)
             pull.deadline = self._reactor.seconds() + wait
             call.shed()

@@ -111,7 +111,8 @@ class LimitSettings(SettingsGroup):
         _LIMITS,
         "Maximum number of long polls, that is, pulls and pops that wait for a message. A pop counts once for "
         "each queue; a pop, and a pull with other tags than its group subscribes to, count once more for each 100 "
-        "characters of tags or expression. More are refused, and clients retry later.",
+        "characters of tags or expression. More are refused, and clients retry later. One connection may have four "
+        "fifths of them.",
         unit="requests",
         upstream="maxPopPollingSize",
         live=True,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway import parked
 from gateway.connection import RemotingConnection
 from gateway.wire.codes import CommandFlag, RequestCode, ResponseCode
 from gateway.wire.commands import Command, encode_command
@@ -81,24 +82,68 @@ class TestWaitingRequests:
         answer = client.ask(RequestCode.POP_MESSAGE, where)
         assert answer.code == ResponseCode.POLLING_FULL
 
+    def test_one_connection_leaves_room_for_others(
+        self, make_gateway: MakeGateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ten pops of a topic with 10,000 queues left nobody else room for a long poll."""
+        monkeypatch.setattr(parked, "UNSHARED", 10)
+        gateway = make_gateway(max_waiting_requests=100)
+        clumsy, other = gateway.connect(), gateway.connect()
+        ok(create_topic(clumsy, "wide", 16))
+        ok(clumsy.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "consumers"}))
+
+        def pops(client: MemoryClient) -> int:
+            """Send pops that count 17 each until one is refused. Return how many wait."""
+            wide = pop_fields(gateway, topic="wide", queueId=-1, pollTime=15_000)
+            opaques = [client.send(RequestCode.POP_MESSAGE, wide) for _ in range(6)]
+            full = [client.answer(one) for one in opaques]
+            assert {one.code for one in full if one is not None} == {ResponseCode.POLLING_FULL}
+            return full.count(None)
+
+        lot = gateway.service.broker.parked
+        assert pops(clumsy) == 4
+        for _ in range(12):
+            clumsy.park("wide")
+        refused = clumsy.ask_pull("wide", wait_ms=15_000)
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert refused.remark is not None
+        assert "one connection's share of max_waiting_requests = 80" in refused.remark
+        for _ in range(16):
+            other.park("wide")
+        assert other.ask_pull("wide", wait_ms=15_000).code == ResponseCode.SYSTEM_BUSY
+        gateway.connect().park("wide")
+        # There is as much room as before once its pops are over.
+        gateway.advance(16_000)
+        assert len(lot) == 0
+        assert pops(clumsy) == 4
+        clumsy.disconnect()
+        gateway.advance(2_000)
+        assert len(lot) == 0
+        assert pops(other) == 4
+
     def test_those_with_long_filters_count_more(self, make_gateway: MakeGateway) -> None:
         """Each kept a filter of up to 65,536 characters, 1 MB: 100,000 of them more than a machine has."""
         gateway = make_gateway(max_waiting_requests=13)
-        parked, client = gateway.service.broker.parked, gateway.connect()
+        lot, client = gateway.service.broker.parked, gateway.connect()
         client.send_message("orders", fields={"queue": 3})
         long = "t" * 1_000
         client.park(tags=long)
         assert client.ask_pull(tags=long, wait_ms=15_000).code == ResponseCode.SYSTEM_BUSY
         where = pop_fields(gateway, queueId=0, pollTime=15_000, exp=long)
         assert client.ask(RequestCode.POP_MESSAGE, where).code == ResponseCode.POLLING_FULL
-        assert len(parked) == 1
+        assert len(lot) == 1
         client.park()
         # A heartbeat has brought the expression of a group: its pulls share it.
         client.heartbeat("c1", "consumers", {"orders": long})
         client.park(tags=long)
         client.disconnect()
         gateway.advance(2_000)
-        assert (len(parked), parked.has_room(13), parked.has_room(14)) == (0, True, False)
+        peer = client.protocol
+        assert (len(lot), lot.has_room(13, peer), lot.has_room(14, peer)) == (
+            0,
+            True,
+            False,
+        )
 
     @pytest.mark.parametrize(
         "code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION]

@@ -42,8 +42,11 @@ AS_QUEUES = 10
 OFFSETS_AT_ONCE = 1_000
 """Offsets collected in one turn, some 3 ms of work."""
 
+SET_AT_ONCE = 1_000
+"""Offsets reset or copied in one turn, some 10 ms of work with their commit."""
+
 MAX_COPIED = 50_000
-"""Offsets that one request copies to another group, 10 us each."""
+"""Offsets that one request copies to another group."""
 
 NO_OFFSET = -1
 """An offset that tools leave out."""
@@ -90,6 +93,7 @@ class GroupProgress:
         self._store = broker.store
         self._topics = broker.topics
         self._steps = Steps(reactor)
+        broker.committer.once_stopped(self._steps.stop)
 
     def of_group(self, call: Call) -> None:
         """Answer with a group's progress in all its topics, or in those that the request names (208). Topics of a list
@@ -209,7 +213,8 @@ class GroupProgress:
     def reset(self, call: Call) -> None:
         """Reset a group's offsets to a time, an offset, or a queue's end (222).
 
-        Online members get the new offset in the answer to their next pull; a pull that waits is answered at once.
+        Online members get the new offset in the answer to their next pull; a pull that waits is answered at once. A
+        topic can have thousands of queues, so other work has its turn in between.
         """
         fields: ResetOffset = call.fields
         topic = self._topics.get(fields.topic)
@@ -219,8 +224,19 @@ class GroupProgress:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {fields.group} does not exist"
             )
-        targets = self._targets(fields, topic)
-        for queue, offset in targets:
+        self._steps.change_in_parts(self._reset(call, fields, topic), call)
+
+    def _reset(self, call: Call, fields: ResetOffset, topic: Topic) -> Iterator[None]:
+        targets: list[tuple[Queue, int]] = []
+        for target in self._targets(fields, topic):
+            if targets and len(targets) % SET_AT_ONCE == 0:
+                yield
+            targets.append(target)
+        for count, (queue, offset) in enumerate(targets):
+            if count and count % SET_AT_ONCE == 0:
+                self._store.progress.include()
+                self._broker.committer.store_part()
+                yield
             self._broker.resets.assign(fields.group, topic.name, queue.number, offset)
             self._go_on_at(fields.group, topic, queue.number, offset)
         self._store.progress.include()
@@ -232,7 +248,7 @@ class GroupProgress:
         self._broker.committer.answer(call, call.encode(body=body))
         self._broker.parked.wake(queue for queue, _ in targets)
 
-    def _targets(self, fields: ResetOffset, topic: Topic) -> list[tuple[Queue, int]]:
+    def _targets(self, fields: ResetOffset, topic: Topic) -> Iterator[tuple[Queue, int]]:
         """Return the queues to reset, each with its new offset."""
         count = topic.settings.read_queue_nums
         if not count:
@@ -245,11 +261,9 @@ class GroupProgress:
         # The offset of a request counts only when the request names one queue.
         is_one = fields.queue_id >= 0
         asked = fields.offset if is_one and fields.offset != NO_OFFSET else None
-        queues = [
-            self._store.queue(topic.stored_name, number)
-            for number in ([fields.queue_id] if is_one else range(count))
-        ]
-        return [(queue, self._target(queue, asked, fields.timestamp)) for queue in queues]
+        for number in [fields.queue_id] if is_one else range(count):
+            queue = self._store.queue(topic.stored_name, number)
+            yield queue, self._target(queue, asked, fields.timestamp)
 
     def _target(self, queue: Queue, asked: int | None, timestamp: int) -> int:
         if asked is not None:
@@ -263,7 +277,8 @@ class GroupProgress:
         return queue.visible if timestamp < 0 else self._store.offset_at(queue, timestamp)
 
     def clone(self, call: Call) -> None:
-        """Copy a group's progress to another group, in one topic or in all (314)."""
+        """Copy a group's progress to another group, in one topic or in all (314). That may be in thousands of queues,
+        so other work has its turn in between."""
         fields: CloneGroupOffset = call.fields
         if not is_group_name(fields.dest_group):
             raise RequestError(
@@ -285,8 +300,17 @@ class GroupProgress:
             if number < topic.settings.read_queue_nums
         ]
         check_number("offsets to copy at once (name a topic)", len(offsets), MAX_COPIED)
-        for topic, number, offset in offsets:
-            self._go_on_at(fields.dest_group, topic, number, offset)
+        self._steps.change_in_parts(self._copy(call, fields.dest_group, offsets), call)
+
+    def _copy(
+        self, call: Call, group: str, offsets: list[tuple[Topic, int, int]]
+    ) -> Iterator[None]:
+        for count, (topic, number, offset) in enumerate(offsets):
+            if count and count % SET_AT_ONCE == 0:
+                self._store.progress.include()
+                self._broker.committer.store_part()
+                yield
+            self._go_on_at(group, topic, number, offset)
         self._store.progress.include()
         self._broker.committer.once_stored(self._broker.resets.reload)
         self._broker.committer.answer(call, call.encode())

@@ -29,7 +29,10 @@ from gateway.wire.group_topics import RETRY_PREFIX
 from gateway.wire.headers import GetConsumerList, UnregisterClient
 
 MAX_GROUPS = 10_000
-"""Groups in one heartbeat, 10 us each where they are new, and of all clients of one connection."""
+"""Groups of all clients of one connection, which may be a proxy's."""
+
+MAX_GROUPS_AT_ONCE = 2_000
+"""Groups in one heartbeat, 16 us each where they are new: all those of one client, which has some threads for each."""
 
 MAX_SUBSCRIPTIONS = 100_000
 """Subscriptions in one heartbeat, in all its groups, 0.5 us each, and in all groups of one connection, where those with
@@ -44,11 +47,10 @@ MAX_NAME = 1_000
 locked a queue."""
 
 MAX_REPEATED = 8 << 20
-"""Characters of a client's id and language, once for each group of its heartbeat, and of its id and group, once for
-each queue that it locks: they are listed, and stored, as often."""
+"""Characters of a client's id and its group, once for each queue that it locks: they are stored as often."""
 
-MAX_LOCKED = 30_000
-"""Queues that one request locks or unlocks, 3 us each: as many as three topics can have."""
+MAX_LOCKED = 10_000
+"""Queues that one request locks or unlocks, 5 us each: as many as a topic can have."""
 
 
 class ClientRequests:
@@ -115,7 +117,7 @@ class ClientRequests:
         """Refuse a heartbeat that would hold up all other work, or whose connection has brought too much already."""
         consumers = heartbeat.consumer_data_set
         groups = len(heartbeat.producer_data_set) + len(consumers)
-        check_number("groups in one heartbeat", groups, MAX_GROUPS)
+        check_number("groups in one heartbeat", groups, MAX_GROUPS_AT_ONCE)
         language = call.command.language
         _check_names(
             [heartbeat.client_id, language],
@@ -123,8 +125,6 @@ class ClientRequests:
             (data.group_name for data in consumers),
             (one.topic for data in consumers for one in data.subscription_data_set),
         )
-        names = len(heartbeat.client_id) + len(language)
-        check_number("characters of the client's names in its groups", groups * names, MAX_REPEATED)
         subscriptions = [one for data in consumers for one in data.subscription_data_set]
         check_number("subscriptions in one heartbeat", len(subscriptions), MAX_SUBSCRIPTIONS)
         of_all, subscribed = self._broker.clients.groups_with(heartbeat, call.peer)

@@ -53,6 +53,10 @@ __all__ = ["MAX_LENGTH", "SqlError", "compile_sql"]
 MAX_LENGTH: Final = 65_536
 """Most characters of an expression; the Java broker has no limit."""
 
+MAX_OPERANDS: Final = 2_000
+"""Most properties and values, 5 us each to parse. The strings of IN are no operands: a list of thousands is one value
+to look up."""
+
 _MAX_NESTING: Final = MAX_DEPTH // 2
 """Most parentheses and signs nested within one another: the parser calls itself six times for each."""
 
@@ -110,6 +114,7 @@ class _Parser:
         self._position = 0
         self._ahead: _Token | None = None
         self._nesting = 0
+        self._operands = 0
 
     def selector(self) -> Condition:
         return as_condition(self._or())
@@ -193,6 +198,9 @@ class _Parser:
             operand = self._or()
             self._take(")")
             return operand
+        self._operands += 1
+        if self._operands > MAX_OPERANDS:
+            raise SqlError(f"more than {MAX_OPERANDS} properties and values")
         if kind == "string":
             return Constant(self._string())
         if kind == "name":

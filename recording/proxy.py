@@ -99,9 +99,11 @@ class Proxy:
         self.unreadable = 0
         """Directions of connections in which something was no frame."""
         self.brokers: dict[Address, int] = {}
-        """The proxy's port for each broker."""
+        """The proxy's port for each broker that was named."""
         self.numbers = itertools.count(1)
         self.links: set[Link] = set()
+        self._here: dict[Address, int] = {}
+        """The ports at which it listens from the start, by server."""
         self._broker_host = broker_host
         self._advertise = advertise
         self._servers: list[asyncio.AbstractServer] = []
@@ -111,7 +113,7 @@ class Proxy:
         """Listen for one server. Return the actual address. Raises OSError."""
         here = _listener(route.listen)
         address: Address = here.getsockname()[:2]
-        self.brokers.setdefault(route.server, address[1])
+        self._here.setdefault(route.server, address[1])
         await self._serve(here, route)
         return address
 
@@ -127,10 +129,12 @@ class Proxy:
 
     def place_of(self, broker: Address, told_host: str) -> Address:
         """Return the address at which clients reach a broker: a listener of its own, created when the broker is first
-        named."""
+        named. A gateway is its own name server, for which this listens already."""
         port = self.brokers.get(broker)
         if port is None:
-            port = self._listen_for(broker)
+            port = self._here.get(broker) or self._listen_for(broker)
+            self.brokers[broker] = port
+            self._listen_for_vip(broker, port)
         return self._advertise or told_host, port
 
     def _listen_for(self, broker: Address) -> int:
@@ -140,14 +144,15 @@ class Proxy:
         except OSError:
             here = _listener((self._broker_host, 0))
         port: int = here.getsockname()[1]
-        self.brokers[broker] = port
         log.info("broker %s is at port %d", show_address(*broker), port)
         self._begin(self._serve(here, Route(f"broker {show_address(*broker)}", ("", port), broker)))
+        return port
+
+    def _listen_for_vip(self, broker: Address, port: int) -> None:
         vip = (broker[0], broker[1] - VIP_CHANNEL_DISTANCE)
         with suppress(OSError):  # few clients still want it
             here = _listener((self._broker_host, port - VIP_CHANNEL_DISTANCE))
             self._begin(self._serve(here, Route(f"broker {show_address(*vip)}", ("", 0), vip)))
-        return port
 
     async def _serve(self, here: socket.socket, route: Route) -> None:
         loop = asyncio.get_running_loop()

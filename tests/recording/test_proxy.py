@@ -14,6 +14,7 @@ import pytest
 from compat.ports import free_port
 from compat.recorder import Recorder
 from gateway.client import RemotingClient
+from gateway.wire.addresses import VIP_CHANNEL_DISTANCE
 from gateway.wire.codes import RequestCode
 from gateway.wire.commands import decode_command, encode_response
 from gateway.wire.frames import FrameBuffer
@@ -104,6 +105,27 @@ def test_brokers_are_found_through_the_proxy(
     assert opened == ["names", f"broker 127.0.0.1:{broker.address[1]}"]
     said = [record.data for record in records if record.kind == Kind.FROM_SERVER]
     assert f"127.0.0.1:{broker.address[1]}".encode() in said[0], "recorded as the server said it"
+
+
+def test_a_gateway_has_a_vip_channel_at_the_proxy_too(tmp_path: Path) -> None:
+    """It names itself as the broker, at the address for which the proxy listens from the start."""
+
+    def answer(data: bytes) -> bytes:
+        addresses = {"0": f"127.0.0.1:{gateway.address[1]}"}
+        return answering(json.dumps({"brokerDatas": [{"brokerAddrs": addresses}]}).encode())(data)
+
+    gateway = Server(answer)
+    host, port = here = ("127.0.0.1", free_port(-VIP_CHANNEL_DISTANCE))
+    try:
+        with Recorder(
+            tmp_path / "capture", [Route("gateway", here, gateway.address, is_followed=True)]
+        ):
+            with RemotingClient(*here) as client:
+                route = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}).body
+            assert f"{host}:{port}".encode() in route
+            socket.create_connection((host, port - VIP_CHANNEL_DISTANCE), LIMIT_S).close()
+    finally:
+        gateway.close()
 
 
 def test_what_is_no_frame_passes_and_is_not_recorded(tmp_path: Path) -> None:

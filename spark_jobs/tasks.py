@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -77,13 +78,14 @@ def _java_has_ended(gateway: Any) -> bool:
 
 
 def _cause(text: str, root: str = "") -> str:
-    """Return the cause of a failure in one line.
+    """Return the cause of a failure in one line. The traceback of an error that is not known is printed.
 
     :param root: the text of the Java error at the root of the failure, if any.
     """
     if own := _OWN_ERROR.findall(text):
         return str(own[-1])
-    if raised := _RAISED.findall(text):
-        return f"a task failed: {raised[-1]}"
+    if raised := list(_RAISED.finditer(text)):
+        sys.stderr.write(f"{raised[-1][0]}\n")  # Spark logs it nowhere
+        return f"a task failed: {raised[-1][1]}"
     said = [line for part in (text, root) for line in part.splitlines()[:1] if line]
     return f"a task failed: {': '.join(dict.fromkeys(said)) or 'Spark does not say why'}"

@@ -221,6 +221,13 @@ def test_after_a_ctrl_c_spark_says_no_more(
     assert levels == ["OFF"]
 
 
+def test_spark_logs_no_warnings_and_not_what_a_task_failed_of(spark: SparkSession) -> None:
+    loggers = spark.sparkContext._jvm.org.apache.logging.log4j.LogManager  # type: ignore[union-attr]
+    assert str(loggers.getRootLogger().getLevel()) == "ERROR"
+    for name in ("executor.Executor", "scheduler.TaskSetManager"):
+        assert str(loggers.getLogger(f"org.apache.spark.{name}").getLevel()) == "OFF"
+
+
 def test_py4j_logs_nothing(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
     source = compile("logging.error('broken pipe')", py4j.java_gateway.__file__, "exec")
     exec(source, {"logging": logging})
@@ -475,6 +482,7 @@ def test_what_a_task_fails_of_is_one_line(
     with pytest.raises(JobError) as failure:
         in_tasks(spark, fill, [1])
     assert str(failure.value) == "a task failed: OSError: [Errno 28] No space left on device"
+    assert "in fill\n" in capsys.readouterr().err
     shutil.copytree(tables, tmp_path / "tables")
     for file in (tmp_path / "tables").glob("batch=*/messages/*.parquet"):
         file.write_bytes(b"PAR1" * 20)

@@ -180,12 +180,13 @@ def _most(plot: Plot) -> float:
 
 def markdown(title: str, made_at: datetime.datetime, sections: Sequence[Section]) -> str:
     """Return the report as Markdown, with bars made of characters."""
-    lines = [f"# {title}", "", _made(made_at)]
+    # Markdown would treat `<...>` as a tag and not show it.
+    lines = [f"# {escape(title, quote=False)}", "", _made(made_at)]
     for section in sections:
         mark = {True: "OK: ", False: "NOT OK: ", None: ""}[section.is_good]
-        lines += ["", f"## {section.title}", "", mark + section.verdict]
-        for note in section.notes:
-            lines += ["", escape(note, quote=False)]
+        lines += ["", f"## {escape(section.title, quote=False)}"]
+        for said in (mark + section.verdict, *section.notes):
+            lines += ["", escape(said, quote=False)]
         for part in section.parts:
             if isinstance(part, Plot) and not part.bars:
                 continue
@@ -217,7 +218,6 @@ def _markdown_table(table: Table) -> Iterable[str]:
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    # Markdown would treat `<...>` as a tag and not show it.
     lines = (" ".join(escape(cell, quote=False).splitlines()) for cell in cells)
     safe = (line.replace("|", "\\|") for line in lines)
     return f"| {' | '.join(safe)} |"

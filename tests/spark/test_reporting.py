@@ -173,6 +173,13 @@ def test_what_limits_the_findings_is_in_the_report() -> None:
         assert f"\n\n{name} &lt;&amp;&gt;\n" in text
 
 
+def test_titles_in_markdown_are_no_tags() -> None:
+    """The title is the user's, and a section has the name of its file."""
+    text = markdown("<a>", AT, sections([("<b>", FIRING[1]), ("<c>", FIRING[1])]))
+    assert text.startswith("# &lt;a&gt;\n")
+    assert "## Firing of delayed messages: &lt;b&gt;\n" in text
+
+
 def test_what_was_refused_is_told() -> None:
     [section] = sections([("verify", msgspec.structs.replace(FIRING[1], refused=2))])
     assert "; 2 more were refused when they were sent" in section.verdict

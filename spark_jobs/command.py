@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 import msgspec
 import rich_click as click
 
-from gateway.wire.addresses import parse_address
+from gateway.wire.addresses import parse_address, show_address
 from spark_jobs import result_files
 from spark_jobs.errors import JobError
 from spark_jobs.tasks import explained
@@ -457,6 +457,12 @@ def replay(
         stack.enter_context(job.unfinished(out))
         rules = Rules(job.run_name(out), speed or 1.0, delays, topics, groups)
         broker = job.find_target(target)
+        if broker.brokers > 1:
+            _note(
+                notes,
+                f"  the target has {broker.brokers} brokers, or workers: all requests go to the first, "
+                f"{show_address(*broker.broker)}, and the others are not tested",
+            )
         if watch:
             watched = job.topics_of(events, topics, from_log=from_log)
             stack.enter_context(Watcher(broker, watched, out))

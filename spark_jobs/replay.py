@@ -348,7 +348,7 @@ def find_target(name_server: tuple[str, int]) -> Target:
     for broker in table.values():
         for address in broker.get("brokerAddrs", {}).values():
             try:
-                target = Target(name_server, parse_address(address))
+                target = Target(name_server, parse_address(address), len(table))
                 socket.create_connection(target.broker, _ASK_TIMEOUT_S).close()
             except (OSError, ValueError) as error:
                 raise JobError(

@@ -142,10 +142,14 @@ class Pacing(NamedTuple):
 
 
 class Target(NamedTuple):
-    """The addresses to send to. Name server and broker may be the same."""
+    """The addresses to send to. Name server and broker may be the same.
+
+    :param brokers: how many brokers the name server knows; requests go to one of them.
+    """
 
     name_server: tuple[str, int]
     broker: tuple[str, int]
+    brokers: int = 1
 
 
 class Journal:

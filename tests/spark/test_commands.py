@@ -34,7 +34,16 @@ from spark_jobs.comparing import compare
 from spark_jobs.errors import JobError
 from spark_jobs.firing import Verdict, recorded_twice
 from spark_jobs.ingest import read_table
-from spark_jobs.replay import Gate, choose, find_target, read_results, replay, run_name, unfinished
+from spark_jobs.replay import (
+    Gate,
+    Outcome,
+    choose,
+    find_target,
+    read_results,
+    replay,
+    run_name,
+    unfinished,
+)
 from spark_jobs.replaying import DDL, RESULTS, Target
 from spark_jobs.result_files import check, write_text
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
@@ -382,6 +391,30 @@ def test_it_is_told_that_several_brokers_become_one(
     of_servers = recorded.where("not from_client and asked_ns is not null").count()
     assert of_servers > 0
     assert f"  not counted: {of_servers} requests of servers; the target sends its own" in said
+
+
+@pytest.mark.parametrize("brokers", [1, 4])
+def test_it_is_told_that_only_one_of_several_brokers_is_tested(
+    spark: SparkSession,
+    tables: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    brokers: int,
+) -> None:
+    target = Target(("127.0.0.1", 1), ("127.0.0.1", 2), brokers)
+    monkeypatch.setattr("spark_jobs.replay.find_target", lambda *_: target)
+    monkeypatch.setattr("spark_jobs.replay.replay", lambda *_, **__: nothing_sent())
+    file = tmp_path / "replay.json"
+    command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+    assert status_of(*command, "--json", str(file)) == 0
+    said = "the target has 4 brokers, or workers: all requests go to the first, 127.0.0.1:2"
+    assert (said in capsys.readouterr().out) is (brokers > 1)
+    assert any(said in note for note in json.loads(file.read_text())["notes"]) is (brokers > 1)
+
+
+def nothing_sent() -> Outcome:
+    return Outcome(outcomes={}, unmapped={}, pacing_p50_ms=None, pacing_p99_ms=None, rate=0.0)
 
 
 def test_verify_tells_that_a_recording_is_not_whole(

@@ -344,6 +344,16 @@ def test_a_broker_that_cannot_be_reached_is_told_at_once(
         find_target(server.address)
 
 
+def test_the_brokers_of_a_target_are_counted(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = server.address[1]
+    body = b"""{"brokerAddrTable": {"a": {"brokerAddrs": {"0": "127.0.0.1:%d"}}, "b": {}}}""" % here
+    said = partial(encode_response, code=0, body=body)
+    monkeypatch.setattr(server, "answer", lambda command: said(command.opaque))
+    assert find_target(server.address) == Target(server.address, server.address, 2)
+
+
 def test_a_target_that_refuses_to_name_its_brokers_is_told(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,9 +53,9 @@ async def _run(
 
 
 async def _tell_until(stopping: asyncio.Event, proxy: Proxy) -> None:
-    """Log progress when there is any, and at once when writing fails or works again."""
+    """Log progress when there is any, and at once when writing fails or works again, and what is not readable."""
     writer = proxy.writer
-    told, told_at, trouble = writer.counts, time.monotonic(), None
+    told, told_at, trouble, is_unreadable_told = writer.counts, time.monotonic(), None, False
     while not stopping.is_set():
         with suppress(TimeoutError):
             await asyncio.wait_for(stopping.wait(), timeout=1)
@@ -63,6 +63,12 @@ async def _tell_until(stopping: asyncio.Event, proxy: Proxy) -> None:
         if counts.trouble != trouble:
             trouble = counts.trouble
             log.warning("%s", f"not recording: {trouble}" if trouble else "recording again")
+        if proxy.unreadable and not is_unreadable_told:
+            is_unreadable_told = True
+            log.warning(
+                "a connection is unreadable, perhaps as it uses TLS: it is passed on, but not recorded, and a TLS "
+                "client goes to the brokers directly"
+            )
         if now - told_at >= _TELL_EVERY_S and counts != told:
             rate = (counts.frames - told.frames) / (now - told_at)
             log.info("%s; %.0f/s on %d connections", _so_far(proxy), rate, counts.connections)

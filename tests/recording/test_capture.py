@@ -122,6 +122,21 @@ def test_what_a_killed_recorder_wrote_is_there(tmp_path: Path) -> None:
     assert len(list(folder.glob(f"*{SUFFIX}"))) == 2
 
 
+def test_what_is_unreadable_is_told_at_once(tmp_path: Path) -> None:
+    with (
+        GatewayProcess(tmp_path / "data") as gateway,
+        capturing(gateway.address, tmp_path / "capture") as capture,
+        socket.create_connection(("127.0.0.1", capture.port), LIMIT_S) as client,
+    ):
+        client.sendall(b"\x16\x03\x01 hello")
+        assert capture.process.stderr is not None
+        line = capture.process.stderr.readline().decode()
+        _, said = capture.end()
+    assert "a connection is unreadable, perhaps as it uses TLS" in line
+    assert "unreadable (TLS?)" in said.splitlines()[-1]
+    assert "perhaps as it uses TLS" not in said, "only once"
+
+
 def test_a_server_that_is_down_is_counted(tmp_path: Path) -> None:
     """The client hears of it only after a while: some connect again at once."""
     with capturing("127.0.0.1:1", tmp_path / "capture") as capture:

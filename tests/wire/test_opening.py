@@ -29,7 +29,13 @@ HEADERS = [
     (b"PROXY TCP6 ::ffff:192.0.2.1 ::ffff:192.0.2.7 51000 9876\r\n", "192.0.2.1:51000"),
     (version_2(0x21, 0x21, block("::ffff:192.0.2.1", "::ffff:192.0.2.7")), "192.0.2.1:51000"),
     (b"PROXY UNKNOWN\r\n", None),
-    (b"PROXY UNKNOWN ffff:f...f:ffff ffff:f...f:ffff 65535 65535\r\n", None),
+    (
+        b"PROXY UNKNOWN"
+        + b" ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff" * 2
+        + b" 65535" * 2
+        + b"\r\n",
+        None,
+    ),
     (version_2(0x21, 0x11, block("192.0.2.1", "192.0.2.7")), "192.0.2.1:51000"),
     (version_2(0x21, 0x21, block("2001:db8::1", "::2", b"\4\0\1x")), "[2001:db8::1]:51000"),
     (version_2(0x20, 0x11, block("192.0.2.1", "192.0.2.7")), None),
@@ -68,24 +74,34 @@ def test_tls_with_and_without_a_header(header: bytes) -> None:
     assert opening.rest == b"\x16\x03\x01"
 
 
-def test_only_one_header_is_taken() -> None:
-    opening = Opening()
-    assert opening.feed(HEADERS[0][0] * 2)
-    assert opening.rest == HEADERS[0][0]
+@pytest.mark.parametrize(("header", "source"), [HEADERS[0], HEADERS[4], HEADERS[6], HEADERS[9]])
+def test_only_one_header_is_taken(header: bytes, source: str | None) -> None:
+    """A client must not name itself by a header of its own behind the load balancer's, however they arrive."""
+    own = b"PROXY TCP4 203.0.113.9 192.0.2.7 1 9876\r\n"
+    for size in (1, len(header), len(header + own)):
+        opening = Opening()
+        data = header + own
+        start = max(size, len(header) + 1)  # what follows is clear with its first byte
+        assert any(opening.feed(data[at : at + size]) for at in range(0, start, size))
+        assert own.startswith(opening.rest)
+        assert opening.source == source
 
 
 @pytest.mark.parametrize(
     "data",
     [
+        b"PROXY\r\n",
+        b"PROXY TCP4 192.0.2.1\r\n",
         b"PROXY TCP4 192.0.2.1 192.0.2.7 51000\r\n",
-        b"PROXY TCP5 192.0.2.1 192.0.2.7 51000 9876\r\n",
+        b"PROXYX TCP4 192.0.2.1 192.0.2.7 51000 9876\r\n",
+        b"PROXY UDP4 192.0.2.1 192.0.2.7 51000 9876\r\n",
         b"PROXY TCP4 192.0.2.1 elsewhere 51000 9876\r\n",
         b"PROXY TCP4 ::1 ::1 51000 9876\r\n",
         b"PROXY TCP4 192.0.2.1 192.0.2.7 51000 65536\r\n",
         b"PROXY TCP4 192.0.2.1 192.0.2.7 0000165536 9876\r\n",
         b"PROXY TCP4 192.0.2.1 192.0.2.7 -1 9876\r\n",
         b"PROXYTCP4 192.0.2.1 192.0.2.7 1 9876\r\n",
-        b"PROXY TCP4 " + b"1" * 100,
+        b"PROXY TCP4 " + b"1" * 96,
         b"PROXY TCP6 fe80::1%eth0 ::1 51000 9876\r\n",
         b"PROXY TCP6 fe80::1%a\nclosed ::1 51000 9876\r\n",
         version_2(0x11, 0x11, block("192.0.2.1", "192.0.2.7")),

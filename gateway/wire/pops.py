@@ -63,8 +63,8 @@ def parse_handle(text: str) -> Handle:
 
 
 class Popped(NamedTuple):
-    """The messages that a pop took from one queue: the kind of the topic, the start offset, and the messages'
-    offsets."""
+    """The messages that a pop took from one queue, at least one: the kind of the topic, the start offset, and the
+    messages' offsets."""
 
     retried: str
     queue: int
@@ -79,11 +79,7 @@ def start_offset_info(pops: Iterable[Popped]) -> str:
 
 def message_offset_info(pops: Iterable[Popped]) -> str:
     """Return the field msgOffsetInfo: `kind queue offset,offset,…` of each queue, joined by semicolons."""
-    return ";".join(
-        f"{pop.retried} {pop.queue} {','.join(map(str, pop.offsets))}"
-        for pop in pops
-        if pop.offsets
-    )
+    return ";".join(f"{pop.retried} {pop.queue} {','.join(map(str, pop.offsets))}" for pop in pops)
 
 
 def order_count_info(retried: str, queue: int, counts: dict[int, int], popped: int) -> str:

@@ -184,10 +184,13 @@ class TestHeldBytes:
         assert gateway.store.held.sizes_of(b"orders") == kept
 
     def test_a_setting_for_all_topics(self, make_gateway: MakeGateway) -> None:
-        client = make_gateway(max_held_bytes="1KiB").connect()
+        client = make_gateway(max_held_bytes="1KiB", max_send_rate=2).connect()
         assert client.send_message(body=b"x" * 1_024).code == ResponseCode.SUCCESS
         refused = client.send_message(body=b"x" * 1_024, TIMER_DELAY_SEC="60")
         assert "(setting max_held_bytes)" in (refused.remark or "")
+        limit(client, "+max.held.bytes=0", "+max.send.rate=0", topic="free")
+        for _ in range(3):
+            ok(client.send_message("free", b"x" * 1_024, TIMER_DELAY_SEC="60"))
 
 
 class TestRate:
@@ -283,9 +286,12 @@ def test_retention_of_a_topic(gateway: MemoryGateway, client: MemoryClient) -> N
     [
         ("+max.held.messages=-1", "the value of max.held.messages is a whole number"),
         ("+max.send.rate=fast", "the value of max.send.rate is a whole number"),
+        (f"+max.send.rate={10**18}", "the value of max.send.rate is a whole number"),
+        ("+max.send.rate=٣", "the value of max.send.rate is a whole number"),
         ("+max.held.bytes=much", "the value of max.held.bytes is a size"),
+        (f"+max.held.bytes={1 << 60}", "the value of max.held.bytes is a size"),
         ("+max.delay=0", "the value of max.delay is a duration"),
-        ("+retention=101y", "the value of retention is a duration"),
+        ("+retention=36500d1s", "the value of retention is a duration"),
         ("+max.sends=1", "unsupported key: max.sends"),
     ],
 )
@@ -293,6 +299,12 @@ def test_wrong_values_are_refused(client: MemoryClient, change: str, says: str) 
     answer = create_topic(client, "orders", attributes=change)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert says in (answer.remark or "")
+
+
+def test_the_highest_values(client: MemoryClient) -> None:
+    limit(client, f"+max.held.messages={10**18 - 1}", f"+max.send.rate={10**18 - 1}")
+    limit(client, f"+max.held.bytes={(1 << 60) - 1024}", "+max.delay=36500d", "+retention=36500d")
+    ok(hold(client))
 
 
 def test_limits_stay_and_go(gateway: MemoryGateway, client: MemoryClient) -> None:

@@ -149,6 +149,7 @@ def test_another_loopback_address_is_served_by_its_own_name(make_gateway: MakeGa
         ({"Content-Type": "multipart/form-data; boundary=x"}, 415),
         ({"Content-Type": ""}, 415),
         ({"Content-Type": "application/json\udcff"}, 415),
+        ({"Origin": f"http://{HTTP_PORT}"}, 200),
         ({"Origin": f"http://{HTTP_PORT}", "Sec-Fetch-Site": "same-origin"}, 200),
         ({"Sec-Fetch-Site": "none", "Content-Type": "application/json; charset=utf-8"}, 200),
         (
@@ -180,6 +181,7 @@ def test_users_are_known_by_their_keys(guarded: MemoryGateway) -> None:
     assert create_user(root, "alice").code == 0
     assert create_user(root, "bob", userStatus="disable").code == 0
     wrong = ["", "Basic ?", basic(ROOT, "no"), basic("nobody", ""), basic("bob", "secret")]
+    wrong.append(basic(ROOT, ROOT_KEY).replace("Basic", "Bearer"))
     for credentials in (*wrong, f"Bearer {ROOT_KEY}", "Basic " + ROOT, "Basic ä", "Basic \udcff"):
         answer = HttpClient(guarded, Authorization=credentials).ask("GET", f"{API}/status")
         assert answer.status == 401, credentials

@@ -218,6 +218,26 @@ def test_bytes_behind_a_record() -> None:
         decode_message(message() + b"\x00")
 
 
+def without_body() -> bytes:
+    """Return bytes that are a record if a body may end before it begins, within its own length."""
+    head = message(body=b"")[4:84]
+    return struct.pack(">i", 342) + head + struct.pack(">i", -4) + bytes(254)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        struct.pack(">i", len(message()) + 1) + message()[4:],
+        struct.pack(">i", len(message()) - 1) + message()[4:],
+        message()[:-1],
+        without_body(),
+    ],
+)
+def test_a_record_whose_lengths_do_not_fit_is_refused(record: bytes) -> None:
+    with pytest.raises(MessageError, match="the lengths in the record at byte 0 do not fit"):
+        decode_messages(record)
+
+
 ITEMS = st.lists(st.builds(BatchItem, INT32, st.binary(max_size=50), TEXT), max_size=5)
 
 
@@ -248,6 +268,21 @@ def test_any_bytes_are_a_batch_or_refused(data: bytes) -> None:
     except MessageError:
         return
     assert len(items) <= len(data) // 22
+
+
+@pytest.mark.parametrize(
+    ("size", "body_size"),
+    [
+        (0, -22),  # the next item would begin where this one does
+        (2, -20),
+        (21, 0),
+        (23, 0),
+    ],
+)
+def test_a_batch_whose_lengths_do_not_fit_is_refused(size: int, body_size: int) -> None:
+    item = struct.pack(">iiIii", size, 0, 0, 0, body_size) + bytes(22)
+    with pytest.raises(MessageError, match="the batch's item at byte 24 do not fit"):
+        split_batch(encode_batch([BatchItem(0, b"ab", "")]) + item, most=9)
 
 
 def test_batch_item_that_is_too_long() -> None:

@@ -236,7 +236,11 @@ class TestChanges:
         gone = shared.try_ask(RequestCode.CHANGE_RECURRING, **place, change="pause")
         assert gone.code == ResponseCode.MESSAGE_ILLEGAL
         assert "has no recurring message" in (gone.remark or "")
-        assert len(shared.ask(RequestCode.NEXT_RECURRING, every="1h", times=3)["times"]) == 3
+        shared.gateways[2].advance(
+            1
+        )  # a rule's times are one worker's, whatever the others' clocks say
+        whole = [START_MS + 3_600_000 * number for number in (1, 2, 3)]
+        assert shared.ask(RequestCode.NEXT_RECURRING, every="1h", times=3)["times"] == whole
 
     def test_of_a_name_at_two_workers_all_are_changed(self, shared: Shared) -> None:
         for client, every in zip(shared.clients[:2], ("2m", "3m"), strict=True):
@@ -247,6 +251,7 @@ class TestChanges:
             for time in shared.ask(RequestCode.NEXT_RECURRING, **place, times=4)["times"]
         ]
         assert minutes == [2, 3, 4, 6]
+        assert len(shared.ask(RequestCode.NEXT_RECURRING, **place, times=1)["times"]) == 1
         ok(shared.clients[0].ask(RequestCode.CHANGE_RECURRING, {**place, "change": "pause"}))
         done = shared.ask(RequestCode.CHANGE_RECURRING, **place, change="pause")
         assert done["outcome"] == "paused"
@@ -389,6 +394,16 @@ class TestWhoAnswers:
             refused = shared.try_ask(RequestCode.PAUSE_TOPIC, topic="orders")
         assert (refused.remark or "").startswith("broker-a-1 refused: ")
         assert (refused.remark or "").endswith("; done by broker-a-0, broker-a-2")
+        assert refused.ext == {"mayHaveChanged": "true"}
+
+    def test_a_step_of_many_changes_that_one_lacks_tells_who_has_made_it(
+        self, filled: Shared
+    ) -> None:
+        filled.out = {1}
+        refused = filled.try_ask(RequestCode.BULK_CHANGE_TIMERS, topic="orders", action="abort")
+        assert "may still make the change; done by broker-a-0, broker-a-2: " in (
+            refused.remark or ""
+        )
         assert refused.ext == {"mayHaveChanged": "true"}
 
     def test_a_change_that_all_refuse_has_changed_nothing(self, shared: Shared) -> None:

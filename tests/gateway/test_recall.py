@@ -182,6 +182,7 @@ class TestRefusals:
         client.send_message()
         answer = client.recall(topic, encode(text))
         assert (answer.code, answer.remark) == (code, remark)
+        assert answer.ext() == {"MSG_REGION": "DefaultRegion"}
 
     @pytest.mark.parametrize("handle", ["not base64!", "====", "v1 orders broker-a 1 ID1", "é"])
     def test_not_base64(self, client: MemoryClient, handle: str) -> None:

@@ -236,9 +236,8 @@ class TestChanges:
         gone = shared.try_ask(RequestCode.CHANGE_RECURRING, **place, change="pause")
         assert gone.code == ResponseCode.MESSAGE_ILLEGAL
         assert "has no recurring message" in (gone.remark or "")
-        shared.gateways[2].advance(
-            1
-        )  # a rule's times are one worker's, whatever the others' clocks say
+        # A rule's times are one worker's, whatever the clocks of the others say.
+        shared.gateways[2].advance(1)
         whole = [START_MS + 3_600_000 * number for number in (1, 2, 3)]
         assert shared.ask(RequestCode.NEXT_RECURRING, every="1h", times=3)["times"] == whole
 

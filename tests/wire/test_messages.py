@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 import time
@@ -353,6 +354,11 @@ def test_uniq_keys_differ_and_tell_the_time_of_the_month() -> None:
     assert int(keys[0][20:28], 16) == born_ms - began * 1000
 
 
+def test_a_uniq_key_in_a_process_with_a_high_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 4_194_303)
+    assert uniq_key(0)[8:12] == "FFFF"
+
+
 @given(st.binary(max_size=50), st.integers(0, 2**31), st.integers(0, 2**40))
 def test_more_properties_behind_its_own(body: bytes, queue_offset: int, store_ms: int) -> None:
     record = stamp(message(body=body, properties=b"a\x01b\x02"), queue_offset, store_ms)
@@ -361,6 +367,9 @@ def test_more_properties_behind_its_own(body: bytes, queue_offset: int, store_ms
     assert (found.body, found.queue_offset, found.store_ms) == (body, queue_offset, store_ms)
 
 
-def test_no_room_for_more_properties() -> None:
-    record = message(properties=b"a\x01" + b"b" * (MAX_PROPERTIES - 3) + b"\x02")
-    assert add_properties(record, "c\x01d\x02") == record
+def test_more_properties_only_where_they_fit() -> None:
+    for size in (MAX_PROPERTIES - 4, MAX_PROPERTIES - 3):
+        properties = b"a\x01" + b"b" * (size - 3) + b"\x02"
+        record = message(properties=properties)
+        fits = size + 4 <= MAX_PROPERTIES
+        assert (add_properties(record, "c\x01d\x02") != record) == fits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EIO
 from typing import Any
@@ -340,13 +340,18 @@ def test_damaged_messages_are_told_of_once_they_are_met(
         assert Scrape(gateway)["tidegate_damaged_messages_total"] == 1
 
 
+@pytest.mark.parametrize(
+    "harm",
+    [lambda stored: stored[:-5], lambda stored: stored.replace(b"xxxx", b"xxyx", 1)],
+    ids=["end", "body"],
+)
 def test_of_one_that_is_damaged_and_not_packed_the_others_are_told(
-    gateway: MemoryGateway, client: MemoryClient
+    gateway: MemoryGateway, client: MemoryClient, harm: Callable[[bytes], bytes]
 ) -> None:
-    # It has no checksum that would show the damage.
+    # It has no checksum but that of its body.
     for body in ("x" * 6_000, "second"):
         client.send_message(body=body)
-    with damaged_row(gateway, "messages", (1).to_bytes(8), lambda stored: stored[:-5]):
+    with damaged_row(gateway, "messages", (1).to_bytes(8), harm):
         gateway.advance(2_000)
         assert bodies(gateway.connect().pull()) == ["second"]
         assert Scrape(gateway)["tidegate_damaged_messages_total"] == 1

@@ -64,6 +64,7 @@ def test_all_is_handed_over_and_ended_here(gateway: MemoryGateway) -> None:
     target = Target()
     assert [handed.line.msg_id for handed in run(gateway, target)] == ids
     assert target.taken == ids
+    gateway.crash()
     assert pending(gateway) == []
     assert gateway.connect().look_up(id=ids[0], state="any")[0]["state"] == "aborted"
 
@@ -118,6 +119,20 @@ def test_messages_with_one_id_all_go(gateway: MemoryGateway) -> None:
     run(gateway, target)
     assert len(target.taken) == MAX_WITH_ID + 10
     assert pending(gateway) == []
+
+
+def test_only_those_of_one_time_are_numbered_on(gateway: MemoryGateway) -> None:
+    client = gateway.connect()
+    for seconds in (60, 60, 70):
+        assert client.send_message(UNIQ_KEY="A", TIMER_DELAY_SEC=str(seconds)).code == 0
+    numbers = []
+
+    def send(line: HeldLine, number: int) -> bool:
+        numbers.append(number)
+        return True
+
+    assert len(list(drain(gateway.store, send, lambda: gateway.now_ms))) == 3
+    assert numbers == [1, 2, 1]
 
 
 def test_messages_with_one_id_end_each_by_itself(gateway: MemoryGateway) -> None:

@@ -259,6 +259,16 @@ class TestTopics:
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert gateway.service.broker.groups.get("workers") is None
 
+    def test_the_tools_group_is_as_it_was(self, make_gateway: MakeGateway) -> None:
+        """Tools use it without creating it: without it they could not consume until a restart."""
+        gateway = make_gateway(auto_create_group=False)
+        client = gateway.connect()
+        with commits_fail(gateway):
+            assert put_group(client, "TOOLS_CONSUMER", retryMaxTimes=2).code != 0
+        asked = {"group": "TOOLS_CONSUMER"}
+        answer = ok(client.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, asked))
+        assert json.loads(answer.body)["retryMaxTimes"] == 16
+
 
 def test_progress_is_kept_until_it_can_be_written(
     gateway: MemoryGateway, client: MemoryClient

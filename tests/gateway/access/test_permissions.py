@@ -499,6 +499,14 @@ def test_aborts_and_moves_take_what_the_user_may_send(login: Login, root: Signed
     assert {one["topic"] for one in root.look_up()} == {"seen", "secret"}
 
 
+def test_a_prefix_may_be_a_whole_name(login: Login, root: SignedClient) -> None:
+    for topic in ("pa", "pay"):
+        ok(create_topic(root, topic))
+    client = login(("Topic:pay*", "Get"))
+    ok(client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "pay"}))
+    assert is_refused(client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "pa"}))
+
+
 def test_which_policy_counts(login: Login, root: SignedClient) -> None:
     client = login()
     create_topic(root, "pay-in")

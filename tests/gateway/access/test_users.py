@@ -183,6 +183,7 @@ def test_refusals(
     [
         ("", ["Pub"], "Allow", [], "The resource is null."),
         ("Topic", ["Pub"], "Allow", [], "The resource is null."),
+        ("Topic:", ["Pub"], "Allow", [], "The resource is null."),
         ("Planet:x", ["Pub"], "Allow", [], "The resource is null."),
         ("Topic:T", [], "Allow", [], "The actions is empty."),
         ("Topic:T", ["Dance"], "Allow", [], "The actions is empty."),

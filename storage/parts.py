@@ -36,6 +36,9 @@ _ROW_HEADER: Final = 8
 _ROW_POINTER: Final = 2
 """Bytes of LMDB's in a page, in front of each row, and for its place in the page (PAGEHDRSZ, NODESIZE, indx_t)."""
 
+_PAGE_NUMBER: Final = 8
+"""Bytes in a row whose value has pages of its own."""
+
 _MESSAGE_ROW: Final = _ROW_HEADER + U64.size + _ROW_POINTER
 _PART_ROW: Final = _ROW_HEADER + PART_KEY.size + _ROW_POINTER
 """Bytes of a row besides its value."""
@@ -98,6 +101,14 @@ class Cutter:
         self._left -= begin + _CUT.size + _MESSAGE_ROW
         self._add_parts(number, stored[begin:], parts)
         return _CUT.pack(_MARK[0], size) + stored[:begin]
+
+    def count(self, stored: bytes) -> None:
+        """Count a record that is put into `messages` uncut."""
+        size = len(stored)
+        row = _MESSAGE_ROW + (size + size % 2 if size <= self.most_whole else _PAGE_NUMBER)
+        if row > self._left:
+            self._left = self._page
+        self._left -= row
 
     def _add_parts(self, number: bytes, rest: bytes, parts: list[tuple[bytes, bytes]]) -> None:
         begin, size, count = 0, len(rest), 0

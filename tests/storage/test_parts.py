@@ -116,6 +116,18 @@ def test_pages_are_full_of_any_sizes(store: Store) -> None:
     assert fill(store) > 0.98
 
 
+def test_pages_are_full_if_some_messages_are_halves_of_transactions(store: Store) -> None:
+    sizes = random.Random(1)
+    for number, message_id in enumerate(numbered(3_000)):
+        message = Sample(message_id, body=sizes.randbytes(sizes.randrange(1_900)))
+        if number % 4:
+            hold(store, message, 5_000)
+        else:
+            put_half(store, store.new_sequence(), message.record(1), 100)
+    store.commit()
+    assert fill(store) > 0.95
+
+
 @SIZES
 def test_it_is_read_as_it_was_stored(folder: Folder, size: int) -> None:
     store = folder.open()

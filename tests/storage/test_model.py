@@ -170,7 +170,7 @@ class StoreAndModel(RuleBasedStateMachine):
         message_id=st.sampled_from(IDS),
         keys=st.lists(st.sampled_from(KEYS), max_size=3).map(tuple),
         tag_hash=st.sampled_from([0, 1, -1]),
-        size=st.sampled_from([0, 10, 3_000, 9_000]),
+        size=st.sampled_from([0, 10, 1_300, 3_000, 9_000]),
         delay_ms=st.none() | st.sampled_from([0, 1, 2, 5, 1_500, 200_000]),
     )
     def accept(

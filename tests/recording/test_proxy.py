@@ -120,10 +120,11 @@ def test_a_gateway_has_a_vip_channel_at_the_proxy_too(tmp_path: Path) -> None:
         with Recorder(
             tmp_path / "capture", [Route("gateway", here, gateway.address, is_followed=True)]
         ):
-            with RemotingClient(*here) as client:
-                route = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}).body
+            with RemotingClient(*here) as asking:
+                route = asking.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}).body
             assert f"{host}:{port}".encode() in route
-            socket.create_connection((host, port - VIP_CHANNEL_DISTANCE), LIMIT_S).close()
+            with socket.create_connection((host, port - VIP_CHANNEL_DISTANCE), LIMIT_S) as client:
+                assert client.recv(1) == b"", "the server itself has none here"
     finally:
         gateway.close()
 

@@ -72,11 +72,11 @@ class Inspection:
         """Check all tables. If there are faults, find out what repairs would do. Nothing is changed."""
         try:
             with self._environment.lmdb.begin() as txn:
-                wrong = self._wrong_page(txn)
+                wrong = self._wrong_page(txn, progress)
                 if wrong is not None:
                     # LMDB could crash, and a repair would write to pages that are in use.
                     return Findings([wrong], [], 0, [wrong])
-                faults = self._misshapen(txn) or self._check(txn, progress)
+                faults = self._misshapen(txn, progress) or self._check(txn, progress)
         except lmdb.Error as error:
             faults = [f"LMDB cannot read its file: {error}"]
         if not faults:
@@ -127,7 +127,7 @@ class Inspection:
                 made = make_repairs(txn, environment.tables, self._reader, self._now_ms, journal)
                 # The copy of the inbox is of before: see `Environment.mark`.
                 txn.delete(INBOX_COPY, db=environment.tables.meta)
-                left = self._misshapen(txn) or self._check(txn, progress)
+                left = self._misshapen(txn, progress) or self._check(txn, progress)
                 if journal is not None:
                     journal.flush()
                     os.fsync(journal.fileno())
@@ -143,15 +143,19 @@ class Inspection:
             raise StorageError(f"it cannot be repaired: {error}") from error
         return Findings(faults, made.named, made.count, left)
 
-    def _wrong_page(self, txn: lmdb.Transaction) -> str | None:
+    def _wrong_page(self, txn: lmdb.Transaction, progress: Progress | None) -> str | None:
         environment = self._environment
+        if progress is not None:
+            progress("pages", environment.lmdb.info()["last_pgno"] + 1)
         long = sum(txn.stat(table)["overflow_pages"] for table in environment.tables)
         with (environment.path / DATA_FILE).open("rb") as file:
             states = read_states(file.fileno())
             return find_wrong_page(file.fileno(), states[newest_of(states)], long)
 
-    def _misshapen(self, txn: lmdb.Transaction) -> list[str]:
+    def _misshapen(self, txn: lmdb.Transaction, progress: Progress | None) -> list[str]:
         tables = self._environment.tables
+        if progress is not None:
+            progress("rows", sum(txn.stat(table)["entries"] for table in tables))
         unordered = [f"{table}: its keys are not in order" for table in find_unordered(txn, tables)]
         return unordered + [
             f"{table} {key!r}: its row cannot be read"

@@ -96,6 +96,8 @@ def test_fsck_of_a_sound_folder(gateway: MemoryGateway, tidegate: Command) -> No
     gateway.stop()
     done = tidegate("fsck", "--data", gateway.data)
     assert (done.returncode, done.stdout) == (0, "")
+    looked_at = [line.split()[-1] for line in done.stderr.splitlines()]
+    assert looked_at[:3] == ["pages", "rows", "timers"]
     assert "checking 3 timers" in done.stderr
     assert "checking 2 messages in queues" in done.stderr
     assert done.stderr.endswith("no faults\n")

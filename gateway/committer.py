@@ -8,7 +8,7 @@ are due, so one commit serves both. When nothing arrives, one scheduled call wai
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Protocol
 
@@ -208,14 +208,17 @@ class Committer:
             self._reactor.rest(self._pace.rest)
         self.checkpoint()
 
-    def store_part(self) -> None:
-        """Commit in the middle of a change that takes several batches.
+    def in_parts(self, steps: Iterable[None]) -> Iterator[None]:
+        """Commit after each step of a change that takes several batches. Others have their turn in between. What
+        follows the last step is committed like any change.
 
-        :raises RequestError: when the batch could not be stored: the change ends there.
+        :raises RequestError: when a batch could not be stored: the change ends there.
         """
-        self.commit()
-        if self._refusal is not None:
-            raise self._refusal
+        for _ in steps:
+            self.commit()
+            if self._refusal is not None:
+                raise self._refusal
+            yield
 
     def checkpoint(self) -> None:
         """Make a checkpoint of LMDB's file if one is due. Called just after answers have left, so that their clients do

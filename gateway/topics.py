@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Annotated
 
 import msgspec
@@ -250,14 +251,14 @@ class Topics:
 
         :raises RequestError: when there would be more than `max_topics`.
         """
-        new = {name for name in names if name not in self._topics}
-        most = self._config.max_topics
-        if new and len(self._topics) + len(new) > most:
-            raise TooMuchError(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{min(new)}] not exist, and cannot be created: {len(new)} more than the {len(self._topics)} "
-                f"topics that exist would exceed max_topics = {most}",
-            )
+        _check_room(
+            "topics",
+            names,
+            self._topics.keys(),
+            self._config.max_topics,
+            ResponseCode.TOPIC_NOT_EXIST,
+            "topic[{}] not exist",
+        )
 
     def create_on_send(self, name: str, default_topic: str, queues: int) -> Topic:
         """Create the topic that a first send names (TopicConfigManager.createTopicInSendMessageMethod).
@@ -387,14 +388,14 @@ class Groups:
 
         :raises RequestError: when there would be more than `max_groups`.
         """
-        new = {name for name in names if name not in self._groups}
-        most = self._config.max_groups
-        if new and len(self._groups) + len(new) > most:
-            raise TooMuchError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{min(new)}] does not exist, and cannot be created: {len(new)} more than the "
-                f"{len(self._groups)} groups that exist would exceed max_groups = {most}",
-            )
+        _check_room(
+            "groups",
+            names,
+            self._groups.keys(),
+            self._config.max_groups,
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            "subscription group [{}] does not exist",
+        )
 
     def find(self, name: str) -> GroupSettings | None:
         """Return a group; create it when it is missing and groups may be created on first use. Else return None.
@@ -491,4 +492,26 @@ def check_topic_name(name: str) -> None:
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
             f"The specified topic: {name}, is longer than topic max length: {longest}",
+        )
+
+
+def _check_room(
+    kind: str,
+    names: Iterable[str],
+    known: AbstractSet[str],
+    most: int,
+    code: ResponseCode,
+    missing: str,
+) -> None:
+    """Refuse to create topics or groups beyond their setting.
+
+    :param kind: "topics" or "groups".
+    :param missing: says that the one of a name does not exist.
+    """
+    new = {name for name in names if name not in known}
+    if new and len(known) + len(new) > most:
+        raise TooMuchError(
+            code,
+            f"{missing.format(min(new))}, and cannot be created: {len(new)} more than the {len(known)} {kind} "
+            f"that exist would exceed max_{kind} = {most}",
         )

@@ -105,9 +105,8 @@ class GroupAdmin:
         committer = self._broker.committer
         committer.once_stored(partial(self._broker.stats.forget_group, fields.group_name))
         if fields.clean_offset:
-            for _ in self._broker.store.progress.forget_group(fields.group_name.encode()):
-                committer.store_part()
-                yield
+            forgetting = self._broker.store.progress.forget_group(fields.group_name.encode())
+            yield from committer.in_parts(forgetting)
             committer.once_stored(self._broker.resets.reload)
         self._answer_on_disk(call)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
+from typing import TypeVar
 
 from gateway.broker import Broker
 from gateway.handlers.steps import Steps
@@ -32,6 +33,8 @@ from gateway.wire.progress_bodies import (
     encode_time_spans,
 )
 from storage import Queue
+
+Target = TypeVar("Target")
 
 QUEUES_AT_ONCE = 500
 """Queues looked at in one turn of the reactor, some 3 ms of work."""
@@ -232,14 +235,13 @@ class GroupProgress:
             if targets and len(targets) % SET_AT_ONCE == 0:
                 yield
             targets.append(target)
-        for count, (queue, offset) in enumerate(targets):
-            if count and count % SET_AT_ONCE == 0:
-                self._store.progress.include()
-                self._broker.committer.store_part()
-                yield
+
+        def reset(target: tuple[Queue, int]) -> None:
+            queue, offset = target
             self._broker.resets.assign(fields.group, topic.name, queue.number, offset)
             self._go_on_at(fields.group, topic, queue.number, offset)
-        self._store.progress.include()
+
+        yield from self._broker.committer.in_parts(self._each(reset, targets))
         self._broker.committer.once_stored(self._broker.resets.reload)
         body = encode_offsets_by_queue(
             (self._broker.message_queue(topic.name, queue.number), offset)
@@ -305,15 +307,22 @@ class GroupProgress:
     def _copy(
         self, call: Call, group: str, offsets: list[tuple[Topic, int, int]]
     ) -> Iterator[None]:
-        for count, (topic, number, offset) in enumerate(offsets):
-            if count and count % SET_AT_ONCE == 0:
-                self._store.progress.include()
-                self._broker.committer.store_part()
-                yield
-            self._go_on_at(group, topic, number, offset)
-        self._store.progress.include()
+        def copy(place: tuple[Topic, int, int]) -> None:
+            self._go_on_at(group, *place)
+
+        yield from self._broker.committer.in_parts(self._each(copy, offsets))
         self._broker.committer.once_stored(self._broker.resets.reload)
         self._broker.committer.answer(call, call.encode())
+
+    def _each(self, change: Callable[[Target], None], targets: Iterable[Target]) -> Iterator[None]:
+        """Change a group's progress in each of these places. Each step changes up to `SET_AT_ONCE`, as part of the
+        batch, which is to be stored before the next step."""
+        for count, target in enumerate(targets):
+            if count and count % SET_AT_ONCE == 0:
+                self._store.progress.include()
+                yield
+            change(target)
+        self._store.progress.include()
 
     def _go_on_at(self, group: str, topic: Topic, queue: int, offset: int) -> None:
         """Set a group's progress, and forget what was handed out to it before."""

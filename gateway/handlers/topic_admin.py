@@ -151,9 +151,8 @@ class TopicAdmin:
         }
         names = {topic, *retried}
         self._delete(names)
-        for _ in progress.forget_topics(*(name.encode() for name in names)):
-            committer.store_part()
-            yield
+        forgetting = progress.forget_topics(*(name.encode() for name in names))
+        yield from committer.in_parts(forgetting)
         committer.once_stored(self._broker.resets.reload)
         self._answer_on_disk(call)
 

@@ -4,7 +4,8 @@ LMDB puts a row that has no room in a page into the next one, and gives a value 
 own: whole ones, side by side in the file. A record of 1.4 KB would take 2 KB there, one of 4.2 KB would take 8 KB, and
 one of some MB would find no room between the small rows of a file that is in use for long, so the file would grow. So
 what has no room becomes rows of `parts`. Both tables are only appended to, and what is cut off is as large as what is
-left of a page, so pages are full.
+left of a page, so pages are full. The end of a record that is larger than a page becomes parts of exactly a page each:
+LMDB gives such a part a page of its own, and any free one will do.
 
 A message of a transaction is not cut: the commit replaces its half message, and nothing is appended.
 """
@@ -37,7 +38,7 @@ _ROW_POINTER: Final = 2
 """Bytes of LMDB's in a page, in front of each row, and for its place in the page (PAGEHDRSZ, NODESIZE, indx_t)."""
 
 _PAGE_NUMBER: Final = 8
-"""Bytes in a row whose value has pages of its own."""
+"""Bytes in a row for a value that has pages of its own."""
 
 _MESSAGE_ROW: Final = _ROW_HEADER + U64.size + _ROW_POINTER
 _PART_ROW: Final = _ROW_HEADER + PART_KEY.size + _ROW_POINTER
@@ -51,6 +52,9 @@ _LEAST_CUT: Final = _MESSAGE_ROW + _CUT.size + _LEAST_PART
 
 LARGE: Final = 2_000
 """Bytes of a record above which most of it is in parts."""
+
+_FIRST_PARTS: Final = 3
+"""Parts of a record that may have less than a page, at most."""
 
 _MOST_READ_AHEAD: Final = 64 << 20
 """Bytes of one record that are loaded ahead at most. A damaged row may claim 4 GB."""
@@ -98,7 +102,10 @@ class Cutter:
         elif self._left < _LEAST_CUT:
             self._left = self._page
         begin = min(self._left - _MESSAGE_ROW, self.most_whole) - _CUT.size
-        self._left -= begin + _CUT.size + _MESSAGE_ROW
+        # The end of it fills whole pages.
+        begin = min(begin, size % self._page)
+        value = begin + _CUT.size
+        self._left -= value + value % 2 + _MESSAGE_ROW
         self._add_parts(number, stored[begin:], parts)
         return _CUT.pack(_MARK[0], size) + stored[:begin]
 
@@ -111,17 +118,21 @@ class Cutter:
         self._left -= row
 
     def _add_parts(self, number: bytes, rest: bytes, parts: list[tuple[bytes, bytes]]) -> None:
-        begin, size, count = 0, len(rest), 0
-        while begin < size:
-            room = min(self._left_of_parts - _PART_ROW, self._most_part)
-            if room < min(_LEAST_PART, size - begin):
+        begin, count = 0, 0
+        in_rows = len(rest) % self._page
+        while begin < len(rest):
+            if begin < in_rows:
+                size = min(self._left_of_parts - _PART_ROW, self._most_part, in_rows - begin)
+                row = _PART_ROW + size + size % 2
+            else:
+                size, row = self._page, _PART_ROW + _PAGE_NUMBER
+            if row > self._left_of_parts or size < min(_LEAST_PART, in_rows - begin):
                 self._left_of_parts = self._page
                 continue
-            part = rest[begin : begin + room]
-            parts.append((number + count.to_bytes(4), part))
-            begin += room
+            parts.append((number + count.to_bytes(4), rest[begin : begin + size]))
+            self._left_of_parts -= row
+            begin += size
             count += 1
-            self._left_of_parts -= len(part) + len(part) % 2 + _PART_ROW
 
 
 def is_cut(value: bytes) -> bool:
@@ -179,7 +190,9 @@ def touch_records(
         if value is not None and is_cut(value) and len(value) >= _CUT.size:
             size = min(_CUT.unpack_from(value)[1], _MOST_READ_AHEAD)
             rest = size - len(value) + _CUT.size
-            parts += (number + part.to_bytes(4) for part in range(rest // LARGE + 1))
+            # In folders of before whole pages were cut off, all parts have half a page.
+            count = min(rest // LARGE + 1, rest // (2 * LARGE) + _FIRST_PARTS)
+            parts += (number + part.to_bytes(4) for part in range(count))
             most -= size
             if most <= 0:
                 break

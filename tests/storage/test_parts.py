@@ -21,7 +21,7 @@ from storage import (
     remove_expired,
     take_half,
 )
-from storage.keys import PART_KEY, pack_u64
+from storage.keys import PART_KEY, U64, pack_u64
 from storage.parts import Cutter, is_cut, touch_records
 from storage.read_ahead import Rows
 from storage.reader import Reader
@@ -86,9 +86,11 @@ def fill(store: Store) -> float:
     txn, tables = store.reader(), store.tables
     used = pages = 0
     for table in (tables.messages, tables.parts):
-        assert txn.stat(table)["overflow_pages"] == 0
-        pages += txn.stat(table)["leaf_pages"]
+        stat = txn.stat(table)
+        pages += stat["leaf_pages"] + stat["overflow_pages"]
         used += sum(len(key) + len(value) + ROW for key, value in txn.cursor(db=table))
+        # The row of a value that has a page of its own has the page's number.
+        used += stat["overflow_pages"] * U64.size
     return used / (pages - 2) / (PAGE - 16)
 
 
@@ -106,6 +108,17 @@ def test_pages_are_full(folder: Folder, sizes: list[int]) -> None:
             store = folder.reopen_after_crash()
     store.commit()
     assert fill(store) > 0.98
+
+
+def test_the_end_of_a_record_that_is_larger_than_a_page_is_whole_pages(store: Store) -> None:
+    """A page of LMDB's own for a value has the header of a page, and no other row."""
+    for message_id in numbered(20):
+        hold(store, Sample(message_id, body=noise(70_000)), 5_000)
+    store.commit()
+    txn, parts = store.reader(), store.tables.parts
+    assert txn.stat(parts)["overflow_pages"] == 20 * (70_000 // (PAGE - 16))
+    sizes = [len(part) for _, part in txn.cursor(db=parts)]
+    assert sizes.count(PAGE - 16) == txn.stat(parts)["overflow_pages"]
 
 
 def test_pages_are_full_of_any_sizes(store: Store) -> None:
@@ -201,11 +214,11 @@ def lose_first(number: bytes) -> Damage:
 
 
 def lose_last(number: bytes) -> Damage:
-    return "parts", number + (2).to_bytes(4), None
+    return "parts", number + (1).to_bytes(4), None
 
 
 def add_one(number: bytes) -> Damage:
-    return "parts", number + (3).to_bytes(4), b"x"
+    return "parts", number + (2).to_bytes(4), b"x"
 
 
 def lose_size(number: bytes) -> Damage:
@@ -219,7 +232,7 @@ def test_one_whose_parts_do_not_fit_cannot_be_read(
     """Retention leaves it to a repair, which keeps what is left of it."""
     store = folder.open()
     for message_id in numbered(3):
-        send(store, Sample(message_id, body=noise(5_000)))
+        send(store, Sample(message_id, body=noise(10_000)))
     store.commit()
     number = pack_u64(2)
     store = folder.damage(*damage(number))
@@ -281,7 +294,7 @@ def test_all_parts_of_large_records_are_read_ahead(store: Store) -> None:
     assert parts.table == store.tables.parts
     there = set(store.reader().cursor(db=store.tables.parts).iternext(values=False))
     assert there <= set(parts.keys)
-    assert len(parts.keys) < len(there) + 5
+    assert len(parts.keys) <= len(there) + 2 * 3
 
 
 @pytest.mark.parametrize("cold", [False, True])

@@ -80,7 +80,7 @@ NOW_MS = 50_000
 """The time of the repairs. What is due earlier has fired, or waits in a paused topic."""
 
 DUE = b"due "
-MUCH = random.Random(1).randbytes(5_000)
+MUCH = random.Random(1).randbytes(10_000)
 """A body that cannot be packed into a single row."""
 HALF = b"half"
 RECORDS = ("messages", "parts")
@@ -513,7 +513,7 @@ def test_many_rows_are_lost_at_once(
     ],
 )
 def test_all_parts_of_a_record_are_one_repair(folder: Folder, table: str, told: list[str]) -> None:
-    """A record of 4 MiB has 2,000 of them: other repairs would not be shown. Its number is not used again."""
+    """A record of 4 MiB has 1,000 of them: other repairs would not be shown. Its number is not used again."""
     send(folder.open(), Sample(b"a", b"orders", 0, (b"k",), 0, MUCH))
     folder.close()
     lost, *_ = rows_of(folder.path, table)

@@ -177,9 +177,11 @@ def read_page(
     if matches is not None:
         count = min(count, most_judged)
     messages: list[StoredMessage] = []
-    cursor = txn.cursor(db=tables.queues)
-    if count <= 0 or not cursor.set_range(queue.prefix + pack_u64(offset)):
+    if count <= 0:
         return Page(messages, offset)
+    cursor = txn.cursor(db=tables.queues)
+    if not cursor.set_range(queue.prefix + pack_u64(offset)):
+        raise cannot_read_row(queue, offset)
     rows = _whole_rows(islice(cursor, count), queue.prefix, offset)
     begin = offset
     taken = judged = 0
@@ -289,9 +291,11 @@ def rows_from(
     :raises DamagedError: when the first row cannot be read. The rows before such a row are returned.
     """
     count = min(limit, queue.visible - offset)
-    cursor = txn.cursor(db=tables.queues)
-    if count <= 0 or not cursor.set_range(queue.prefix + pack_u64(offset)):
+    if count <= 0:
         return
+    cursor = txn.cursor(db=tables.queues)
+    if not cursor.set_range(queue.prefix + pack_u64(offset)):
+        raise cannot_read_row(queue, offset)
     rows = _whole_rows(islice(cursor, count), queue.prefix, offset)
     first = next(rows, None)
     if first is None:

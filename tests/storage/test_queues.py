@@ -346,6 +346,26 @@ class TestDamage:
         assert {place - offset for offset, place in enumerate(places) if place >= 0} == {0}
         folder.damage("queues", key, whole)
 
+    @pytest.mark.parametrize("is_last", [False, True])
+    def test_offsets_behind_the_last_row_of_a_queue_cannot_be_read(
+        self, folder: Folder, is_last: bool
+    ) -> None:
+        """Without this, a consumer of the last queue of the table got empty answers there for ever."""
+        store = folder.open()
+        send(store, Sample(b"0"))
+        if not is_last:
+            send(store, Sample(b"other", queue=1))
+        store.commit()
+        prefix = queue_prefix(TOPIC, 0)
+        store = folder.damage("ends", prefix, pack_u64(0) + pack_u64(3))
+        queue = store.queue(TOPIC, 0)
+        assert store.read(queue, 0, 100, UNLIMITED).next_offset == 1
+        with pytest.raises(StorageError, match="offset 1 has no row that is whole"):
+            store.read(queue, 1, 100, UNLIMITED)
+        with pytest.raises(StorageError, match="offset 2 has no row that is whole"):
+            list(store.rows(queue, 2, 100))
+        folder.damage("ends", prefix, None)
+
     def test_a_row_between_others_whose_key_is_none_moves_none_of_them(
         self, folder: Folder
     ) -> None:

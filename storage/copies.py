@@ -201,10 +201,11 @@ def compact(data: Path) -> Compacted:
                         f"compacting {data} needs {needed:,} bytes beside the old file, and the disk has {free:,} "
                         "free: make room, or back up to another disk, which compacts as well, and restore"
                     )
-                unfinished.mkdir()
+                unfinished.mkdir(OF_OWNER)
                 _copy_used_pages(environment, unfinished / DATA_FILE)
                 sync(unfinished / DATA_FILE)
             after = (unfinished / DATA_FILE).stat().st_size
+            shutil.copymode(file, unfinished / DATA_FILE)
             # Root makes it for the gateway's user.
             with suppress(PermissionError):
                 os.chown(unfinished / DATA_FILE, before.st_uid, before.st_gid)

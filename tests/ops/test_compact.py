@@ -51,6 +51,24 @@ def test_it_gets_smaller_and_keeps_what_is_held(gateway: MemoryGateway, tidegate
     assert gateway.service.broker.firing.fired == 1
 
 
+def test_who_may_read_it_stays_the_same(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has users' secret keys. Nor may others read the new file while it is being made."""
+    gateway.stop()
+    file = gateway.data / "data.mdb"
+    file.chmod(0o640)
+    folder_modes = []
+
+    def sync(path: Path) -> None:
+        folder_modes.append(path.parent.stat().st_mode & 0o777)
+
+    monkeypatch.setattr("storage.copies.sync", sync)
+    compact(gateway.data)
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert folder_modes[0] == 0o700
+
+
 @pytest.mark.parametrize("name", ["data.mdb", "orders.mdb"])
 def test_a_link_to_another_disk_stays_one(
     gateway: MemoryGateway, tidegate: Command, tmp_path: Path, name: str

@@ -26,7 +26,6 @@ from zlib import crc32
 
 from storage.disk import sync
 from storage.errors import DataFolderError, RestartNeededError
-from storage.free_pages import are_free
 from storage.meta_pages import (
     DATA_FILE,
     STATE_SIZE,
@@ -38,6 +37,7 @@ from storage.meta_pages import (
     read_states,
     transaction_of,
 )
+from storage.pages import are_free
 from storage.redo_log import LOG_FILES
 
 NOTE_FILE: Final = "durable"

@@ -19,11 +19,11 @@ from storage.disk import OF_OWNER, sync
 from storage.environment import ROOM_FACTOR, Environment
 from storage.errors import RestartNeededError, StorageError
 from storage.evidence import RecordReader
-from storage.free_pages import find_wrong_page
 from storage.inbox import recover
 from storage.inbox_copy import has_copy, is_copy_of
 from storage.keys import INBOX_COPY
 from storage.meta_pages import DATA_FILE, newest_of, read_states
+from storage.pages import find_wrong_page
 from storage.repairs import make_repairs
 from storage.shapes import find_misshapen, find_unordered
 

@@ -784,7 +784,7 @@ def test_a_table_that_goes_round_in_a_circle_is_left(
     for key, record in rows_of(folder.path, "messages"):
         first_of.setdefault(content.index(key + record) // mmap.PAGESIZE, key)
     (page, _), (second_page, key), *_ = first_of.items()
-    # The layout is that of `free_pages`: the number of the page below, and the length of the key.
+    # The layout is that of `pages`: the number of the page below, and the length of the key.
     branch = struct.Struct("=HHHH")
     before, after = (branch.pack(number, 0, 0, len(key)) + key for number in (second_page, page))
     assert before in content
@@ -903,7 +903,7 @@ def test_a_list_of_free_pages_that_is_wrong_is_no_sound_folder(
         size, root = page_size_of(state), free_root_of(state)
         assert root is not None
         page = os.pread(file.fileno(), size, root * size)
-        # The layout is that of `free_pages`: the place of the first node, and its key of 8 bytes.
+        # The layout is that of `pages`: the place of the first node, and its key of 8 bytes.
         node = int.from_bytes(page[16:18], sys.byteorder) + 16
         os.pwrite(file.fileno(), damage(page, node), root * size)
     inspection = Inspection(folder.path, READER, NOW_MS)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import lmdb
 import pytest
 
-from storage.free_pages import _free_pages, are_free
 from storage.meta_pages import (
     DATA_FILE,
     free_root_of,
@@ -23,6 +22,7 @@ from storage.meta_pages import (
     page_size_of,
     read_states,
 )
+from storage.pages import _free_pages, are_free
 
 DATABASE = Struct("=IHHQQQQQ")
 """MDB_db: page size, flags, depth, branch pages, leaf pages, pages of long values, rows, root."""

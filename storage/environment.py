@@ -68,8 +68,8 @@ _AT_ONCE = 2 << 20
 nearly as much may be free on a disk that is full."""
 
 MAX_READERS = 64
-"""Views of the file open at the same time, of all processes. A backup or an export needs one each; a gateway needs one
-briefly when it starts and stops."""
+"""Views of the file open at the same time, of all processes. A backup or an export needs one each; a gateway briefly
+needs one when it starts and stops, and up to `read_ahead.THREADS` when it reads ahead."""
 
 
 class Tables(NamedTuple):

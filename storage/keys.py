@@ -4,9 +4,9 @@ All integers are big-endian, so that the order of bytes is the order of the numb
 
     table     key                                     value
     messages  sequence 8                              the record, as a pull returns it, packed: see `records`;
-                                                      or 0xff | size 4 | its beginning, if it was cut
+                                                      or 0xff | its packed size 4 | its beginning, if it was cut
     parts     sequence 8 | number 4                   a part of the rest: see `parts`
-    timers    due ms 8 | topic | 0 | sequence 8 | id  queue 4 | tag hash 4 | size 4
+    timers    due ms 8 | topic | 0 | sequence 8 | id  queue 4, perhaps with `NEVER_MOVED` | tag hash 4 | size 4
               (timers of messages accepted lately are in memory: see `inbox`)
     ids       id | 0 | sequence 8                     due ms 8 (0: not timed) [| aborted ms 8 (0: not)
                                                       [| rescheduled ms 8 | due before ms 8]]
@@ -36,8 +36,8 @@ All integers are big-endian, so that the order of bytes is the order of the numb
 `sequence` numbers accepted messages in the order of acceptance. Within one millisecond and topic, timers fire in that
 order, because the sequence stands before the id.
 
-A message that becomes due while its topic has a row in `paused` moves from `timers` to `waiting`, and is still pending
-there. After a resume, the topic's row is deleted once none of its messages waits.
+A message that becomes due while its topic has a row in `paused` moves to `waiting`, and is still pending there. After a
+resume, the topic's row is deleted once none of its messages waits.
 
 A row of `debounced` says that no pending message of the topic with that key was accepted before `sequence`.
 
@@ -52,7 +52,8 @@ occurrence. While it is not paused it also has one in `planned`.
 
 A row of `queues` with sequence 0 is an offset without a message: a damaged folder was repaired.
 
-`ends` is written when retention shortens a queue. Without a row, a queue begins at 0 and ends behind its last row.
+`ends` is written when retention shortens a queue, or a repair corrects it. Without a row, a queue begins at 0 and ends
+behind its last row.
 
 LMDB's keys are at most 511 bytes. Topics are at most 255 bytes; ids and keys are cut by `term`.
 """
@@ -113,6 +114,7 @@ PAUSE_VALUE = Struct(">QQ?")
 TOTAL_VALUE = Struct(">QQ")
 """messages, bytes of their records"""
 ENDS_VALUE = Struct(">QQ")
+"""first offset, next offset"""
 NOT_TIMED = b"\0\0\0\0\0\0\0\0"
 """The due ms in `ids` of a message without a due time."""
 HALF_VALUE = Struct(">QI")

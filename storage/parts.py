@@ -7,7 +7,8 @@ what has no room becomes rows of `parts`. Both tables are only appended to, and 
 left of a page, so pages are full. The end of a record that is larger than a page becomes parts of exactly a page each:
 LMDB gives such a part a page of its own, and any free one will do.
 
-A message of a transaction is not cut: the commit replaces its half message, and nothing is appended.
+A half message of a transaction is not cut. Nor is the record that replaces it at its commit, unless no message came in
+between: otherwise nothing is appended.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
 
 _CUT: Final = struct.Struct(">BI")
-"""What a value in `messages` begins with if the record was cut: `_MARK`, and the record's bytes. The beginning of the
-record follows, and the rest is in parts. In format 9 all of it is."""
+"""What a value in `messages` begins with if the record was cut: `_MARK`, and how many bytes it has, packed. Its
+beginning follows, and the rest is in parts. In format 9 all of it is."""
 
 _MARK: Final = b"\xff"
 """No record begins with it: packed ones begin with 0x28, and others with the first byte of their length, which is less

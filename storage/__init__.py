@@ -41,6 +41,7 @@ from storage.halves import (
     halves_to_check,
     put_half,
     put_off_check,
+    remove_half,
     take_half,
 )
 from storage.history import scan_aborted, scan_fired
@@ -210,6 +211,7 @@ __all__ = [
     "read_chain",
     "read_pending",
     "remove_expired",
+    "remove_half",
     "remove_topic",
     "replace_pending",
     "replaceable",

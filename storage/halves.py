@@ -25,7 +25,7 @@ class Half(NamedTuple):
 
 @in_batch
 def put_half(store: Store, sequence: int, record: bytes, check_ms: int) -> None:
-    """Store a half message until `take_half`.
+    """Store a half message until `take_half` or `remove_half`.
 
     :param sequence: from `Store.new_sequence`, in the order in which they were handed out.
     """
@@ -42,8 +42,23 @@ def put_half(store: Store, sequence: int, record: bytes, check_ms: int) -> None:
 
 @in_batch
 def take_half(store: Store, sequence: int) -> bool:
-    """End the wait of a half message. The message is deleted, unless `Store.append` or `Store.schedule` stores it again
-    in the same batch.
+    """End the wait of a half message. In the same batch, `Store.append` or `Store.schedule` has to replace its record.
+
+    :returns: False when there is no such half message, or no longer.
+    """
+    txn = store.batch_transaction()
+    number = pack_u64(sequence)
+    if not _forget(store, txn, number):
+        return False
+    if sequence >= store.committed_sequence:
+        # A record of this batch is appended if it is the last one.
+        txn.delete(number, db=store.tables.messages)
+    return True
+
+
+@in_batch
+def remove_half(store: Store, sequence: int) -> bool:
+    """Delete a half message.
 
     :returns: False when there is no such half message, or no longer.
     """

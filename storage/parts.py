@@ -7,8 +7,7 @@ what has no room becomes rows of `parts`. Both tables are only appended to, and 
 left of a page, so pages are full. The end of a record that is larger than a page becomes parts of exactly a page each:
 LMDB gives such a part a page of its own, and any free one will do.
 
-A half message of a transaction is not cut. Nor is the record that replaces it at its commit, unless no message came in
-between: otherwise nothing is appended.
+A message of a transaction is not cut: the commit replaces its half message, and nothing is appended.
 """
 
 from __future__ import annotations

@@ -317,11 +317,11 @@ class Store:
     ) -> bytes:
         message_id = term(message_id)
         stored = pack(record)
-        if sequence != self._next_sequence - 1:
-            # A half that is committed may have later messages behind it, even when it was stored in the same batch.
-            self._replaced.append((number, stored))
-        else:
+        if self._committed_sequence <= sequence == self._next_sequence - 1:
             self._messages.append((number, self.cutter.cut(number, stored, self._parts)))
+        else:
+            # A half that is committed has its own record, or later messages behind it.
+            self._replaced.append((number, stored))
         self._ids.append((b"%b\0%b" % (message_id, number), due))
         for key in keys:
             self._keys.append((key_prefix(topic, term(key)) + number, b""))

@@ -22,7 +22,7 @@ from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.headers import EndTransaction
 from gateway.wire.messages import Message, decode_message, encode_again, offset_msg_id
 from gateway.wire.properties import find
-from storage import DamagedError, Half, find_half, halves_to_check, put_off_check, take_half
+from storage import DamagedError, Half, find_half, halves_to_check, put_off_check, remove_half
 
 MAX_CHECKS = 500
 """Halves checked in one step, some 20 ms of work."""
@@ -71,7 +71,7 @@ class Transactions:
             name, queue_id = place_of(message.properties)
             done = self._release(half, message, self._topic(name), queue_id, committed=True)
         else:
-            done = take_half(self._store, half.sequence)
+            done = remove_half(self._store, half.sequence)
         if not done:
             # The properties have become too long (`release_half`): the half stays undecided; answer with an error.
             raise _unknown_half()

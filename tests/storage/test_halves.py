@@ -23,6 +23,7 @@ from storage import (
     put_half,
     put_off_check,
     remove_expired,
+    remove_half,
     take_half,
 )
 from storage.keys import MARK, pack_u64
@@ -165,14 +166,18 @@ class TestCommitting:
         assert ids_in(store) == [b"a", b"late", b"b", b"early"]
 
     @pytest.mark.parametrize("due_ms", [None, 7_000])
+    @pytest.mark.parametrize("is_last", [False, True])
     def test_a_half_can_be_committed_in_its_own_batch(
-        self, folder: Folder, due_ms: int | None
+        self, folder: Folder, due_ms: int | None, is_last: bool
     ) -> None:
         """A client that guesses a number must not get the batch of others refused."""
         store = folder.open()
+        if is_last:
+            send(store, Sample(b"a"))
         sequence = store.new_sequence()
         put_half(store, sequence, Sample(b"h", HALVES).record(1), 9)
-        send(store, Sample(b"a"))
+        if not is_last:
+            send(store, Sample(b"a"))
         assert commit(store, sequence, Sample(b"h"), due_ms)
         send(store, Sample(b"b"), 50)
         store.commit()
@@ -229,9 +234,10 @@ class TestCommitting:
 
 
 class TestTakingBack:
-    def test_a_half_that_is_taken_is_gone(self, store: Store) -> None:
+    def test_a_half_that_is_taken_back_is_gone(self, store: Store) -> None:
         sequence = half(store)
-        assert take_half(store, sequence)
+        assert remove_half(store, sequence)
+        assert not remove_half(store, sequence)
         store.commit()
         assert find_half(store, sequence) is None
         assert halves_to_check(store, 1 << 60, 10, 1 << 20) == []
@@ -239,7 +245,7 @@ class TestTakingBack:
     def test_its_sequence_is_never_used_again(self, folder: Folder) -> None:
         store = folder.open()
         sequence = half(store)
-        take_half(store, sequence)
+        remove_half(store, sequence)
         store.commit()
         assert folder.open().next_sequence == sequence + 1
 
@@ -278,14 +284,14 @@ class TestChecks:
 
     def test_nothing_is_put_off_for_a_half_that_is_gone(self, store: Store) -> None:
         sequence = half(store)
-        take_half(store, sequence)
+        remove_half(store, sequence)
         assert not put_off_check(store, sequence, 5_000, 1)
         store.commit()
         assert halves_to_check(store, 1 << 60, 10, 1 << 20) == []
 
 
 STEP = st.tuples(
-    st.sampled_from(["half", "commit", "later", "take", "put off", "write", "crash", "reopen"]),
+    st.sampled_from(["half", "commit", "later", "remove", "put off", "write", "crash", "reopen"]),
     st.integers(0, 5),
 )
 
@@ -315,8 +321,8 @@ def test_any_order_of_steps_leaves_each_half_in_one_place(
             case "later":
                 assert commit(store, sequence, Sample(name), due_ms=7_000) == waits
                 places |= {sequence: "pending"} if waits else {}
-            case "take":
-                assert take_half(store, sequence) == waits
+            case "remove":
+                assert remove_half(store, sequence) == waits
                 places |= {sequence: "gone"} if waits else {}
             case "put off":
                 assert put_off_check(store, sequence, 50, 3) == waits

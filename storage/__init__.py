@@ -93,7 +93,6 @@ from storage.recurring import (
     put_recurring,
     scan_recurring,
 )
-from storage.redo_log import GAP
 from storage.rescheduling import (
     Rescheduled,
     RescheduleResult,
@@ -116,7 +115,6 @@ from storage.usage import Usage, usage_of
 __all__ = [
     "DATA_FILE",
     "FOLDER_FILES",
-    "GAP",
     "HELD_SPAN_MS",
     "INBOX_SIZE",
     "MAX_LOOKED_AT",

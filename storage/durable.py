@@ -32,6 +32,7 @@ from storage.meta_pages import (
     end_of,
     file_size,
     newest_of,
+    newest_state,
     page_size_of,
     put_back,
     read_states,
@@ -125,8 +126,7 @@ class Durable:
         with suppress(OSError):
             os.pwrite(self._note, os.pread(self._note, 2 * _PLACE, 0), 0)
         os.fdatasync(self._note)
-        states = read_states(self._data)
-        if _noted(self._note).state != states[newest_of(states)]:
+        if _noted(self._note).state != newest_state(self._data):
             # A new or replaced file, whose transactions may have smaller numbers.
             os.ftruncate(self._note, 0)
             self._save()
@@ -144,8 +144,7 @@ class Durable:
 
     def _save(self) -> None:
         os.fdatasync(self._data)
-        states = read_states(self._data)
-        state = states[newest_of(states)]
+        state = newest_state(self._data)
         # LMDB does not write pages at the end that were freed again.
         size = min(end_of(state), os.fstat(self._data).st_size).to_bytes(8)
         place = _PLACE * (transaction_of(state) & 1)

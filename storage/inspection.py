@@ -22,7 +22,7 @@ from storage.evidence import RecordReader
 from storage.inbox import recover
 from storage.inbox_copy import has_copy, is_copy_of
 from storage.keys import INBOX_COPY
-from storage.meta_pages import DATA_FILE, newest_of, read_states
+from storage.meta_pages import DATA_FILE, newest_state
 from storage.pages import find_wrong_page
 from storage.repairs import make_repairs
 from storage.shapes import find_misshapen, find_unordered
@@ -149,8 +149,7 @@ class Inspection:
             progress("pages", environment.lmdb.info()["last_pgno"] + 1)
         long = sum(txn.stat(table)["overflow_pages"] for table in environment.tables)
         with (environment.path / DATA_FILE).open("rb") as file:
-            states = read_states(file.fileno())
-            return find_wrong_page(file.fileno(), states[newest_of(states)], long)
+            return find_wrong_page(file.fileno(), newest_state(file.fileno()), long)
 
     def _misshapen(self, txn: lmdb.Transaction, progress: Progress | None) -> list[str]:
         tables = self._environment.tables

@@ -154,7 +154,8 @@ TermsOf = Callable[[bytes], Terms]
 """Reads the terms out of a record, or raises ValueError. The store does not know the layout of a record."""
 
 
-_ID_ROW_SIZES = (8, 16, 32)
+ID_ROW_SIZES = (8, 16, 32)
+"""Bytes of a row of `ids`: it has one, two or four columns."""
 
 
 class IdRow(NamedTuple):
@@ -171,7 +172,7 @@ class IdRow(NamedTuple):
 
         :raises ValueError: when it has another size.
         """
-        if len(value) not in _ID_ROW_SIZES:
+        if len(value) not in ID_ROW_SIZES:
             raise ValueError(f"a row of ids has {len(value)} bytes")
         return cls(*(int.from_bytes(value[at : at + 8]) for at in range(0, len(value), 8)))
 

@@ -59,6 +59,12 @@ def newest_of(states: list[bytes]) -> int:
     return int(transaction_of(states[1]) > transaction_of(states[0]))
 
 
+def newest_state(file: int) -> bytes:
+    """Return the state that counts, of an open file with two meta pages."""
+    states = read_states(file)
+    return states[newest_of(states)]
+
+
 def state_of(page: bytes) -> bytes:
     """Return the state in a meta page."""
     return page[_STATE_AT : _STATE_AT + STATE_SIZE]

@@ -11,6 +11,7 @@ from storage.environment import Tables
 from storage.keys import (
     ENDS_VALUE,
     HALF_VALUE,
+    ID_ROW_SIZES,
     MARK,
     MAX_KEY,
     MAX_TOPIC,
@@ -104,7 +105,7 @@ def is_waiting(key: bytes, value: bytes) -> bool:
 
 def is_id(key: bytes, value: bytes) -> bool:
     """Whether a key and value can be a row of `ids`."""
-    return key[-9:-8] == b"\0" and len(value) in (_LONG, 2 * _LONG, 4 * _LONG)
+    return key[-9:-8] == b"\0" and len(value) in ID_ROW_SIZES
 
 
 def _is_key(key: bytes, value: bytes) -> bool:

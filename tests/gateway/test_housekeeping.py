@@ -15,10 +15,11 @@ from twisted.logger import LogEvent, globalLogPublisher
 from gateway import housekeeping
 from gateway.handlers import pop_acks
 from gateway.wire.codes import RequestCode, ResponseCode
-from storage import GAP, Growth, StorageFullError, Store, logged
+from storage import Growth, StorageFullError, Store, logged
 from storage.environment import Environment
 from storage.logged import LoggedTransaction
 from storage.progress import Progress
+from storage.redo_log import GAP
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import batches_cannot_begin, commits_fail, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies

@@ -14,7 +14,8 @@ from click.testing import CliRunner, Result
 from gateway.fsck import fsck
 from gateway.records import due_of, is_half
 from gateway.transfer_commands import drain
-from storage import GAP, find_by_id, logged
+from storage import find_by_id, logged
+from storage.redo_log import GAP
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
 from tests.gateway.tools import create_topic

@@ -28,7 +28,7 @@ from storage import (
 from storage.durable import NOTE_FILE, Durable, check_file, go_back, transaction_ahead
 from storage.environment import Environment
 from storage.errors import FolderInUseError
-from storage.meta_pages import DATA_FILE, newest_of, read_states, transaction_of
+from storage.meta_pages import DATA_FILE, newest_of, newest_state, read_states, transaction_of
 from tests.storage.faults import (
     disk_takes_no_checkpoint,
     left_open_by_failures,
@@ -41,8 +41,7 @@ from tests.storage.sample import hold_all, numbered, pending_ids, terms_of
 def transaction(data: Path) -> int:
     """Return the number of the transaction that made the current state."""
     with (data / DATA_FILE).open("rb") as file:
-        states = read_states(file.fileno())
-    return transaction_of(states[newest_of(states)])
+        return transaction_of(newest_state(file.fileno()))
 
 
 @pytest.fixture

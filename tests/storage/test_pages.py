@@ -18,9 +18,8 @@ from storage.meta_pages import (
     DATA_FILE,
     free_root_of,
     last_page_of,
-    newest_of,
+    newest_state,
     page_size_of,
-    read_states,
 )
 from storage.pages import _free_pages, are_free
 
@@ -50,8 +49,7 @@ def free_database(state: bytes) -> FreeDatabase:
 def newest(folder: Path) -> Iterator[tuple[int, bytes]]:
     """Open a folder's file, and yield it with its newest state."""
     with (folder / DATA_FILE).open("rb") as file:
-        states = read_states(file.fileno())
-        yield file.fileno(), states[newest_of(states)]
+        yield file.fileno(), newest_state(file.fileno())
 
 
 @pytest.fixture(scope="module")

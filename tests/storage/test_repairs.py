@@ -58,7 +58,7 @@ from storage.keys import (
     split_queue_key,
     split_timer_key,
 )
-from storage.meta_pages import free_root_of, newest_of, page_size_of, read_states
+from storage.meta_pages import free_root_of, newest_state, page_size_of
 from storage.parts import is_cut
 from storage.pops import Pop
 from storage.records import pack, unpack
@@ -898,8 +898,7 @@ def test_a_list_of_free_pages_that_is_wrong_is_no_sound_folder(
     folder.close()
     Inspection(folder.path, READER, NOW_MS).close()
     with (folder.path / "data.mdb").open("r+b") as file:
-        states = read_states(file.fileno())
-        state = states[newest_of(states)]
+        state = newest_state(file.fileno())
         size, root = page_size_of(state), free_root_of(state)
         assert root is not None
         page = os.pread(file.fileno(), size, root * size)

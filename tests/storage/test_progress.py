@@ -215,3 +215,17 @@ def test_a_row_that_cannot_be_read_keeps_no_other_from_being_known(
     assert list(store.progress.rows()) == [(b"G", b"orders", 0, 7)]
     assert store.damaged == {key}
     folder.damage("offsets", key, None)
+
+
+def test_a_topics_progress_is_forgotten_for_all_groups(folder: Folder) -> None:
+    store = folder.open()
+    store.progress.note(b"g1", b"gone", 0, 5)
+    store.progress.note(b"g2", b"gone", 1, 6)
+    store.progress.note(b"g1", b"kept", 0, 7)
+    store.progress.include()
+    store.commit()
+    list(store.progress.forget_topics(b"gone"))
+    store.commit()
+    expected = [(b"g1", b"kept", 0, 7)]
+    assert list(store.progress.rows()) == expected
+    assert list(folder.open().progress.rows()) == expected

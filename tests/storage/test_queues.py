@@ -255,14 +255,6 @@ def test_a_filter_that_is_shown_fewer_records_is_shown_fewer_bytes(store: Store)
     assert page == Page([], 2)
 
 
-def test_the_end_of_one_queue_is_not_the_next_queue(store: Store) -> None:
-    send(store, Sample(b"here"))
-    send(store, Sample(b"there", queue=1))
-    store.commit()
-    assert store.read(store.queue(TOPIC, 0), 0, 99, UNLIMITED).next_offset == 1
-    assert ids_in(store) == [b"here"]
-
-
 @given(times=st.lists(st.integers(0, 5), max_size=30).map(sorted), asked_ms=st.integers(-1, 7))
 def test_offset_at_is_the_first_of_several_in_one_millisecond(
     tmp_path_factory: pytest.TempPathFactory, times: list[int], asked_ms: int
@@ -459,3 +451,22 @@ class TestDamage:
         assert store.damaged == {queue_prefix(TOPIC, 0)}
         folder.damage("queues", key + b"\0", None)
         folder.damage("queues", key, whole)
+
+
+def test_what_was_added_to_a_queue_is_counted_from_when_it_was_first_seen(folder: Folder) -> None:
+    first = Sample(b"m1", body=b"x" * 100)
+    later = Sample(b"m2", body=b"y" * 50)
+    store = folder.open()
+    send(store, first, 1_000)
+    hold(store, later, 5_000, 1_000)
+    store.commit()
+    queue = store.queue(TOPIC, 0)
+    size = len(first.record(1_000))
+    assert (queue.opened, queue.visible, queue.added_bytes) == (0, 1, size)
+    fire(store, 5_000)
+    store.commit()
+    size += len(later.record(1_000))
+    assert (queue.opened, queue.visible, queue.added_bytes) == (0, 2, size)
+    assert (store.open_topics(), list(store.open_queues(TOPIC))) == ([TOPIC], [queue])
+    again = folder.open().queue(TOPIC, 0)
+    assert (again.opened, again.visible, again.added_bytes) == (2, 2, 0)

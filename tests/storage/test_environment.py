@@ -243,6 +243,25 @@ class TestOpening:
     def test_what_is_free_is_what_the_disk_says(self, store: Store) -> None:
         assert store.environment.disk_free() > 0
 
+    def test_what_is_free_for_a_file_on_another_disk(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder.open()
+        folder.close()
+        file = folder.path / "data.mdb"
+        elsewhere = folder.path.parent / "elsewhere.mdb"
+        file.rename(elsewhere)
+        file.symlink_to(elsewhere)
+        store = folder.open()
+        for less in (elsewhere, folder.path):
+            free = {elsewhere: 900, folder.path: 800, less: 7}
+
+            def free_of(descriptor: int, free: dict[Path, int] = free) -> int:
+                return free[Path(f"/proc/self/fd/{descriptor}").readlink()]
+
+            monkeypatch.setattr("storage.environment.free_bytes", free_of)
+            assert store.environment.disk_free() == 7
+
     def test_closing_in_a_batch_keeps_it(self, store: Store, folder: Folder) -> None:
         send(store, Sample(b"a"))
         hold(store, Sample(b"b"), 5)

@@ -62,14 +62,15 @@ def after(config: Config, changes: Mapping[str, str]) -> Config:
             if name in facts:
                 raise ConfigError(f"{name} is shown for tools only, and cannot be changed")
             raise ConfigError(f"there is no setting {name}; getBrokerConfig shows them all")
-        if _text_of(entry, config) == text:
+        is_own = name == entry.name
+        if text == (entry.show(getattr(config, name)) if is_own else _text_of(entry, config)):
             continue
         if not entry.about.live:
             raise ConfigError(
                 f"{name} cannot be changed while the gateway serves: set {entry.name} in its settings "
                 "and start it again"
             )
-        values[entry.name] = _value_of(entry, text)
+        values[entry.name] = f"{text}ms" if name in _IN_MS and text.isdigit() else text
     return changed(config, values) if values else config
 
 
@@ -87,9 +88,3 @@ def _text_of(entry: Description, config: Config) -> str:
         unit_ms = 1 if entry.about.upstream in _IN_MS else 1000
         return f"{value / timedelta(milliseconds=unit_ms):.15g}"
     return f"{value:g}" if isinstance(value, float) else str(entry.plain(value))
-
-
-def _value_of(entry: Description, text: str) -> str:
-    if entry.about.upstream in _IN_MS and text.isdigit():
-        return f"{text}ms"
-    return text

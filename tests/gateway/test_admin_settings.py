@@ -214,6 +214,18 @@ def test_durations_in_upstreams_units(tmp_path: Path) -> None:
     assert shown(changed, HostPort("127.0.0.1", 1))["transactionTimeOut"] == "1500"
 
 
+def test_durations_under_our_own_names_are_in_seconds(tmp_path: Path) -> None:
+    config = Config(data=tmp_path)
+    changed = after(config, {"transaction_timeout": "6000", "transaction_check_interval": "45"})
+    assert changed.transaction_timeout == timedelta(seconds=6_000)
+    assert changed.transaction_check_interval == timedelta(seconds=45)
+
+
+def test_a_value_that_stays_is_no_change_in_either_form(tmp_path: Path) -> None:
+    config = Config(data=tmp_path)
+    assert after(config, {"flush": "sync", "flushDiskType": "SYNC_FLUSH"}) is config
+
+
 def test_the_documentation_lists_them_all() -> None:
     text = (Path(__file__).parents[2] / "docs" / "admin.md").read_text()
     listed = re.findall(r"^\| `([\w.]+)` \| `(\w+)` \| (yes|no) \|$", text, re.MULTILINE)

@@ -39,8 +39,7 @@ class GroupAdmin:
     def __init__(self, broker: Broker, reactor: Reactor) -> None:
         self._broker = broker
         self._groups = broker.groups
-        self._steps = Steps(reactor)
-        broker.committer.once_stopped(self._steps.stop)
+        self._steps = Steps(reactor, broker.committer)
         self._version = TableVersion(broker.groups)
 
     def put_group(self, call: Call) -> None:

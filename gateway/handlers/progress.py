@@ -95,8 +95,7 @@ class GroupProgress:
         self._broker = broker
         self._store = broker.store
         self._topics = broker.topics
-        self._steps = Steps(reactor)
-        broker.committer.once_stopped(self._steps.stop)
+        self._steps = Steps(reactor, broker.committer)
 
     def of_group(self, call: Call) -> None:
         """Answer with a group's progress in all its topics, or in those that the request names (208). Topics of a list

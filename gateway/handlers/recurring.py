@@ -27,7 +27,7 @@ class RecurringRequests:
 
     def __init__(self, broker: Broker, reactor: Reactor) -> None:
         self._broker = broker
-        self._steps = Steps(reactor)
+        self._steps = Steps(reactor, broker.committer)
         self._recurring = broker.recurring
 
     def list(self, call: Call) -> None:

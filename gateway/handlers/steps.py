@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from twisted.logger import Logger
 
+from gateway.committer import Committer
 from gateway.reactor import Reactor
 from gateway.router import Call, answer_failure, overloaded, send_away
 
@@ -34,11 +35,12 @@ class Steps:
 
     log = Logger()
 
-    def __init__(self, reactor: Reactor) -> None:
+    def __init__(self, reactor: Reactor, committer: Committer) -> None:
         self._reactor = reactor
         self._under_way: deque[_Work] = deque()
         self._bytes = 0
         self._is_busy = False  # whether work is under way, or was done in this turn
+        committer.once_stopped(self._stop)
 
     def begin(self, steps: Iterator[None], call: Call) -> None:
         """Do work that changes nothing, whose last step answers. Once the client is gone, no further step is done.
@@ -81,7 +83,7 @@ class Steps:
             self._put(_Work(steps, call, len(call.command.header), changes=True))
             break
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """Do no further step: the gateway stops. The clients are sent elsewhere."""
         for work in self._under_way:
             send_away(work.call.command, work.call.peer)

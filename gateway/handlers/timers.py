@@ -69,8 +69,7 @@ class Timers:
         reactor: Reactor,
     ) -> None:
         self._broker = broker
-        self._steps = Steps(reactor)
-        broker.committer.once_stopped(self._steps.stop)
+        self._steps = Steps(reactor, broker.committer)
         self._store = broker.store
         self._pending = pending
         self._rescheduling = rescheduling

@@ -53,8 +53,7 @@ class TopicAdmin:
     def __init__(self, broker: Broker, reactor: Reactor) -> None:
         self._broker = broker
         self._topics = broker.topics
-        self._steps = Steps(reactor)
-        broker.committer.once_stopped(self._steps.stop)
+        self._steps = Steps(reactor, broker.committer)
         self._version = TableVersion(broker.topics)
 
     def create_topic(self, call: Call) -> None:

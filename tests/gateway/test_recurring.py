@@ -476,6 +476,17 @@ def test_others_have_their_turn_while_times_are_found(
     assert codes == [ResponseCode.SUCCESS] * 2 + [ResponseCode.SYSTEM_BUSY]
 
 
+def test_who_asks_for_times_is_sent_away_by_a_gateway_that_stops(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    question = client.send(RequestCode.NEXT_RECURRING, {"cron": "7 0 * 2 SUN#5", "times": "99"})
+    gateway.service.stop()
+    answer = client.answer(question)
+    assert answer is not None
+    assert answer.code == ResponseCode.GO_AWAY
+    gateway.running = False
+
+
 def test_long_requests_that_wait_for_their_turn_do_not_pile_up(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,11 +161,11 @@ class Topics:
         """Take over a stored topic. A topic whose settings cannot be read gets other ones, as without any it would
         count as deleted."""
         try:
-            settings = _decode_topic(settings_json)
-        except msgspec.DecodeError as error:
+            topic = _read_topic(name, settings_json)
+        except ValueError as error:
             _tell_unreadable("topic", name, error)
-            settings = self._without_settings(name)
-        self._topics[settings.topic_name] = Topic(settings)
+            topic = Topic(self._without_settings(name))
+        self._topics[topic.name] = topic
 
     def _take_begins(self, name: bytes, value: bytes) -> None:
         """Take over where a topic's queues begin. A queue that ends before its beginning has lost its rows to damage;
@@ -362,8 +362,8 @@ class Groups:
 
     def _take(self, name: bytes, settings_json: bytes) -> None:
         try:
-            settings = _decode_group(settings_json)
-        except msgspec.DecodeError as error:
+            settings = _read_group(name, settings_json)
+        except ValueError as error:
             _tell_unreadable("group", name, error)
             settings = GroupSettings(name.decode(errors="backslashreplace"))
         self._groups[settings.group_name] = settings
@@ -448,11 +448,30 @@ def _tell_unreadable(kind: str, name: bytes, error: Exception) -> None:
     )
 
 
-def are_settings(table: str, value: bytes) -> bool:
+def _read_topic(name: bytes, settings_json: bytes) -> Topic:
+    """:raises ValueError: when the settings of the topic of that name cannot be read."""
+    settings = _decode_topic(settings_json)
+    _check_name(name, settings.topic_name)
+    return Topic(settings)
+
+
+def _read_group(name: bytes, settings_json: bytes) -> GroupSettings:
+    """:raises ValueError: when the settings of the group of that name cannot be read."""
+    settings = _decode_group(settings_json)
+    _check_name(name, settings.group_name)
+    return settings
+
+
+def _check_name(name: bytes, found: str) -> None:
+    if found.encode() != name:
+        raise ValueError(f"they are those of {found}")
+
+
+def are_settings(table: str, name: bytes, value: bytes) -> bool:
     """Whether a row of `topics` or `groups` can be read."""
     try:
-        (_decode_topic if table == "topics" else _decode_group)(value)
-    except msgspec.DecodeError:
+        (_read_topic if table == "topics" else _read_group)(name, value)
+    except ValueError:
         return False
     return True
 

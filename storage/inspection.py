@@ -168,7 +168,7 @@ class Inspection:
             f"{name} {key!r}: the settings cannot be read, and the default ones hold: set them again"
             for name, table in (("topics", tables.topics), ("groups", tables.groups))
             for key, value in txn.cursor(db=table)
-            if not self._reader.are_settings(name, value)
+            if not self._reader.are_settings(name, key, value)
         ]
 
     def _check(self, txn: lmdb.Transaction, progress: Progress | None) -> list[str]:

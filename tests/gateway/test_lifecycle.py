@@ -224,16 +224,26 @@ def test_fewer_open_files_than_connections_are_told(
     assert all(f"may have {most} open files" in (formatEvent(event) or "") for event in events)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{"])
+DAMAGES = {
+    "empty": lambda row: b"",
+    "no JSON": lambda row: b"{",
+    "another name": lambda row: row.replace(b"orders", b"ordars"),
+    "a wrong limit": lambda row: row.replace(b"1h", b"1x"),
+}
+"""What damage makes of the settings of the topic or group orders."""
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_topic_whose_settings_cannot_be_read_keeps_its_messages(
-    gateway: MemoryGateway, damage: bytes
+    gateway: MemoryGateway, damage: str
 ) -> None:
-    """A start once ended with a traceback, though 'tidegate fsck' found no fault."""
+    """A start once ended with a traceback, though 'tidegate fsck' found no fault. A topic whose row had another name
+    counted as deleted."""
     client = gateway.connect()
-    create_topic(client, "orders", 12)
+    create_topic(client, "orders", 12, attributes="+max.delay=1h")
     client.send_message("orders", "last", fields={"queue": 11})
     client.send_message("orders", "later", TIMER_DELAY_SEC="90")
-    with capturedLogs() as logs, damaged_row(gateway, "topics", b"orders", lambda _: damage):
+    with capturedLogs() as logs, damaged_row(gateway, "topics", b"orders", DAMAGES[damage]):
         assert "the settings of the topic orders cannot be read" in _text(logs)
         gateway.advance(100_000)
         client = gateway.connect()
@@ -242,11 +252,14 @@ def test_a_topic_whose_settings_cannot_be_read_keeps_its_messages(
         assert ok(client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "orders"})).body
 
 
-def test_a_group_whose_settings_cannot_be_read_has_the_default_ones(gateway: MemoryGateway) -> None:
-    ok(put_group(gateway.connect(), "consumers", retryMaxTimes=3))
-    with capturedLogs() as logs, damaged_row(gateway, "groups", b"consumers", lambda _: b"{"):
-        assert "the settings of the group consumers cannot be read" in _text(logs)
-        assert gateway.service.broker.groups.need("consumers").retry_max_times == 16
+@pytest.mark.parametrize("damage", ["no JSON", "another name"])
+def test_a_group_whose_settings_cannot_be_read_has_the_default_ones(
+    gateway: MemoryGateway, damage: str
+) -> None:
+    ok(put_group(gateway.connect(), "orders", retryMaxTimes=3))
+    with capturedLogs() as logs, damaged_row(gateway, "groups", b"orders", DAMAGES[damage]):
+        assert "the settings of the group orders cannot be read" in _text(logs)
+        assert gateway.service.broker.groups.need("orders").retry_max_times == 16
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import click
 import lmdb
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from gateway.fsck import fsck
 from gateway.records import due_of, is_half
 from gateway.transfer_commands import drain
+from gateway.wire.bodies import TopicSettings
 from storage import find_by_id, logged
 from storage.redo_log import GAP
 from tests.gateway.conftest import MakeGateway
@@ -261,12 +263,13 @@ def test_a_log_with_a_gap_is_told(
     gateway.crash()
 
 
+@pytest.mark.parametrize("damaged", [b"{", msgspec.json.encode(TopicSettings("ordars", 4, 4, 6))])
 def test_settings_that_cannot_be_read_are_named_and_not_guessed(
-    gateway: MemoryGateway, tidegate: Command
+    gateway: MemoryGateway, tidegate: Command, damaged: bytes
 ) -> None:
     gateway.stop()
     change_table(
-        gateway.data, "topics", lambda txn, database: txn.put(b"orders", b"{", db=database)
+        gateway.data, "topics", lambda txn, database: txn.put(b"orders", damaged, db=database)
     )
     for repair in ((), ("--repair", "--yes")):
         done = tidegate("fsck", "--data", gateway.data, *repair)

@@ -96,7 +96,7 @@ def due_of(record: bytes) -> int:
 
 
 READER = RecordReader(
-    terms_of, due_of, lambda record: body_of(record) == HALF, lambda table, value: True
+    terms_of, due_of, lambda record: body_of(record) == HALF, lambda table, name, value: True
 )
 
 

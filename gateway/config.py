@@ -45,7 +45,7 @@ class Config(
     """The settings in force; frozen.
 
     `load` builds it. It can also be built with keyword arguments; a wrong one raises pydantic's ValidationError.
-    Durations are timedeltas, each with a property in whole ms beside it. Sizes are in bytes.
+    Durations are timedeltas, some with a property in whole ms beside it. Sizes are in bytes.
     """
 
     @model_validator(mode="after")

@@ -54,8 +54,8 @@ def _duration_ms(text: str) -> int:
         duration = parse_duration(text)
     except ValueError:
         raise ValueError("a duration such as 30m, 48h or 730d") from None
-    if not timedelta(0) < duration <= LONGEST:
-        raise ValueError("a duration of at most 100 years, longer than 0")
+    if not timedelta(milliseconds=1) <= duration <= LONGEST:
+        raise ValueError("a duration from 1ms to 100 years")
     return duration // timedelta(milliseconds=1)
 
 

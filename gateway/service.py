@@ -315,7 +315,7 @@ class Gateway:
             (clock, topics, groups, kv, users, modes, orders, locks, resets),
             audit,
             self._give_up,
-            config.commit_wait_ms / 1000,
+            config.commit_wait.total_seconds(),
         )
         quotas = Quotas(store, config, reactor.seconds)
         intake = Intake(store, clock, firing, quotas, audit, config, host)

@@ -157,11 +157,12 @@ def parse_duration(value: object) -> timedelta:
 
 def show_duration(value: timedelta) -> str:
     """Return the shortest exact text in days, hours, minutes, seconds and ms, such as `1h30m`."""
-    rest = value // timedelta(milliseconds=1)
+    rest = value // timedelta(microseconds=1)
     text = ""
-    for unit in ("d", "h", "m", "s", "ms"):
-        count, rest = divmod(rest, _DURATION_UNIT_MS[unit])
+    for unit in ("d", "h", "m", "s"):
+        count, rest = divmod(rest, _UNIT_MS[unit] * 1_000)
         text += f"{count}{unit}" if count else ""
+    text += f"{rest / 1_000:g}ms" if rest else ""
     return text or "0s"
 
 

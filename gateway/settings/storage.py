@@ -86,11 +86,6 @@ class StorageSettings(SettingsGroup):
     )
 
     @cached_property
-    def commit_wait_ms(self) -> int:
-        """`commit_wait` in ms."""
-        return self.commit_wait // timedelta(milliseconds=1)
-
-    @cached_property
     def retention_ms(self) -> int:
         """`retention_hours` in ms."""
         return int(self.retention_hours * 3_600_000)

@@ -409,6 +409,11 @@ class TestValues:
         duration = timedelta(milliseconds=milliseconds)
         assert parse_duration(show_duration(duration)) == duration
 
+    @given(st.integers(0, 86_400_000_000))
+    def test_so_does_one_with_a_fraction_of_a_millisecond(self, microseconds: int) -> None:
+        duration = timedelta(microseconds=microseconds)
+        assert parse_duration(show_duration(duration)) == duration
+
     @pytest.mark.parametrize(
         ("text", "size"),
         [

@@ -45,6 +45,12 @@ def test_a_commit_waits_for_those_that_were_answered_together(client: MemoryClie
     assert answered(client, back) == SENDERS
 
 
+def test_they_may_be_waited_for_less_than_a_millisecond(make_gateway: MakeGateway) -> None:
+    client = make_gateway(commit_wait="0.5ms").connect()
+    assert answered(client, [send(client) for _ in range(SENDERS)]) == SENDERS
+    assert answered(client, [send(client)]) == 0
+
+
 def test_but_not_for_long(gateway: MemoryGateway, client: MemoryClient) -> None:
     assert answered(client, [send(client) for _ in range(SENDERS)]) == SENDERS
     back = [send(client) for _ in range(2)]

@@ -291,6 +291,7 @@ def test_retention_of_a_topic(gateway: MemoryGateway, client: MemoryClient) -> N
         ("+max.held.bytes=much", "the value of max.held.bytes is a size"),
         (f"+max.held.bytes={1 << 60}", "the value of max.held.bytes is a size"),
         ("+max.delay=0", "the value of max.delay is a duration"),
+        ("+max.delay=0.5ms", "the value of max.delay is a duration from 1ms to 100 years"),
         ("+retention=36500d1s", "the value of retention is a duration"),
         ("+max.sends=1", "unsupported key: max.sends"),
     ],

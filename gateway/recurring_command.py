@@ -114,8 +114,10 @@ def list_(connection: RemotingClient, topic: str | None, full: bool, as_json: bo
 )
 @click.option("--body", metavar="TEXT", help="The message's body.")
 @click.option("--body-file", type=SOURCE, metavar="FILE", help="The message's body, from a file.")
-@click.option("--tag", metavar="TAG", help="The message's tag.")
-@click.option("--keys", metavar="KEYS", help="The message's keys, separated by blanks.")
+@click.option("--tag", metavar="TAG", callback=_given, help="The message's tag.")
+@click.option(
+    "--keys", metavar="KEYS", callback=_given, help="The message's keys, separated by blanks."
+)
 @click.option(
     "--property",
     "properties",
@@ -166,7 +168,7 @@ def add(
     if not content:
         raise click.UsageError("a message without a body cannot be sent")
     own = dict(_pair(one) for one in properties)
-    own |= {name: value for name, value in (("TAGS", tag), ("KEYS", keys)) if value}
+    own |= {name: value for name, value in (("TAGS", tag), ("KEYS", keys)) if value is not None}
     with connection:
         done = set_recurring(connection, topic, name, content, own, rule, queue)
     display.recurring_change(done, now_ms(), as_json=as_json)

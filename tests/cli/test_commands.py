@@ -639,6 +639,17 @@ def test_a_list_of_what_recurs_is_not_of_all_topics_where_the_topic_is_empty(
     assert gateway.asked == []
 
 
+@pytest.mark.parametrize("flag", ["--tag", "--keys"])
+def test_an_empty_tag_or_key_of_what_is_to_recur_is_refused(tidegate: Tidegate, flag: str) -> None:
+    """As from an unset variable of a script: the messages would miss what their consumers look for."""
+    told = ("--topic", "reports", "--name", "nightly", "--every", "1m", "--body", "go")
+    with FakeGateway() as gateway:
+        run = tidegate("recurring", "add", "--server", gateway.server, *told, flag, "")
+    assert run.status == 2
+    assert "it is empty: give one, or leave the flag out" in run.err
+    assert gateway.asked == []
+
+
 def test_recurring_messages_that_are_no_text_are_told_by_their_lines(
     tidegate: Tidegate, tmp_path: Path
 ) -> None:

@@ -16,9 +16,10 @@ PATIENCE_MS: Final = 100
 """How long a line waits for a reader that may only be slow. Lines that follow meanwhile do not wait."""
 
 _SHOWN: Final = {
-    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
+    code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
-"""Control characters as lines show them. A client's ids and names may have any, and a terminal would obey them."""
+"""Control characters as lines show them, in a form that JSON has too. A client's ids and names may have any, and a
+terminal would obey them."""
 
 
 class LogStream(io.TextIOBase):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,4 +149,19 @@ def test_control_characters_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     file = tmp_path / "log"
     with file.open("wb") as opened:
         LogStream(opened.fileno()).write("closed \x1b[2J\r\x7f\x9b grün\n\tmore\n")
-    assert file.read_text() == "closed \\x1b[2J\\x0d\\x7f\\x9b grün\n\tmore\n"
+    assert file.read_text() == "closed \\u001b[2J\\u000d\\u007f\\u009b grün\n\tmore\n"
+
+
+def test_a_line_of_json_has_any_character(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    every = "".join(map(chr, range(0x100))) + "\ud800"
+    with file.open("wb") as opened:
+        logs = Logs(Config(log_format="json"), LogStream(opened.fileno()))
+        observe: Any = logs.observe
+        globalLogPublisher.addObserver(observe)
+        try:
+            log.info("closed {client}", client=every)
+        finally:
+            globalLogPublisher.removeObserver(observe)
+    (line,) = file.read_text().splitlines()
+    assert json.loads(line)["client"] == every

@@ -43,7 +43,9 @@ class ManualClock(Clock):
 
     def reload(self) -> None:
         """Show the stored time again: the move could not be stored."""
-        self._now_ms = int(dict(self._store.notes(_NOTE))[b""])
+        stored = self._store.note(_NOTE)
+        assert stored is not None  # `clock_for` stores it before anything else
+        self._now_ms = int(stored)
 
     def _measure(self) -> int:
         return 0  # only the gateway moves it, so `watch` finds no step
@@ -56,7 +58,7 @@ def clock_for(store: Store, *, manual: bool, clock: Clock) -> Clock:
     :param clock: the machine's clock.
     :raises ClockError: when the folder belongs to the other kind of clock.
     """
-    shown = dict(store.notes()).get(_NOTE)
+    shown = store.note(_NOTE)
     path = store.environment.path
     if not manual:
         if shown is not None:

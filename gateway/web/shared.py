@@ -128,7 +128,8 @@ class SharedMessages:
     ) -> _Answer:
         """Return the answer of the worker that has a message. Ask the one whose address is in the offset id, or all if
         there is none: the worker's address may have been another one when the message came."""
-        host, _ = parse_offset_msg_id(query.id)
+        # In a pattern $ also matches before a line break; no worker has a message with such an id.
+        host, _ = parse_offset_msg_id(query.id.rstrip())
         owner = self._worker_at(host)
         names = [owner] if owner is not None else self._relay.names
         parts = await self._relay.all(

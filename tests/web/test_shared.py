@@ -699,4 +699,5 @@ class TestWhoMay:
 def test_a_path_has_any_letters(shared: Shared) -> None:
     refusal = shared.refusal("POST", "/topics/a%2F..%2Fb%3Fx/pause")
     assert refusal["detail"] == "there is no topic a/../b?x: check its name"
+    assert shared.refusal("GET", f"/messages/{'0' * 32}%0A")["status"] == 404
     assert shared.refusal("GET", "/messages", cursor="other:00")["status"] == 400

@@ -104,7 +104,7 @@ def signed(ext: Mapping[str, str], key: bytes) -> dict[str, str]:
 
 
 def _queues(topic: str, route: bytes) -> list[MessageQueue]:
-    places = sorted(parse_route(route), key=lambda place: place.broker_name)
+    places = sorted(parse_route(route).queue_datas, key=lambda place: place.broker_name)
     return [
         MessageQueue(topic, place.broker_name, number)
         for place in places

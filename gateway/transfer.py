@@ -16,6 +16,7 @@ from gateway.intake import terms_of
 from gateway.topics import DEFAULT_TOPIC, PERM_WRITE
 from gateway.wire import properties as names
 from gateway.wire.addresses import parse_address, show_address
+from gateway.wire.bodies import BodyError, Route, read_body
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.commands import Command
 from gateway.wire.fields import to_ext
@@ -166,22 +167,6 @@ class Place(NamedTuple):
     queues: int
 
 
-class _QueueData(msgspec.Struct):
-    broker_name: str = msgspec.field(name="brokerName")
-    write_queues: int = msgspec.field(name="writeQueueNums")
-    perm: int
-
-
-class _BrokerData(msgspec.Struct):
-    name: str = msgspec.field(name="brokerName")
-    addresses: dict[str, str] = msgspec.field(name="brokerAddrs")
-
-
-class _Route(msgspec.Struct):
-    queues: list[_QueueData] = msgspec.field(name="queueDatas")
-    brokers: list[_BrokerData] = msgspec.field(name="brokerDatas")
-
-
 class Sender:
     """Sends messages to the brokers that a name server names for their topics; `with` closes its connections.
 
@@ -311,15 +296,17 @@ class Sender:
             return None
         if answer.code != ResponseCode.SUCCESS:
             raise RefusalError(f"the name server {_reason(answer)}")
-        route = _read(answer.body, _Route)
+        route = _read(answer.body, Route)
         queues = {
-            one.broker_name: one.write_queues for one in route.queues if one.perm & PERM_WRITE
+            one.broker_name: one.write_queue_nums
+            for one in route.queue_datas
+            if one.perm & PERM_WRITE
         }
-        for broker in route.brokers:
-            master = broker.addresses.get("0")
-            if master is not None and queues.get(broker.name):
+        for broker in route.broker_datas:
+            master = broker.broker_addrs.get("0")
+            if master is not None and queues.get(broker.broker_name):
                 try:
-                    return Place(*parse_address(master), queues[broker.name])
+                    return Place(*parse_address(master), queues[broker.broker_name])
                 except ValueError as error:
                     raise ClientError(f"a server's answer is not understood: {error}") from None
         return None
@@ -349,6 +336,6 @@ def _is_same(one: HeldMessage, line: HeldLine) -> bool:
 
 def _read(body: bytes, kind: type[_Answer]) -> _Answer:
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return read_body(body, kind)
+    except BodyError as error:
         raise ClientError(f"a server's answer is not understood: {error}") from None

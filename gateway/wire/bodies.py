@@ -37,10 +37,21 @@ class QueueData(msgspec.Struct, frozen=True, rename="camel"):
     broker_name: str
     perm: Int32
     read_queue_nums: Int32
+    write_queue_nums: Int32
 
 
-class _Route(msgspec.Struct, rename="camel"):
+class BrokerData(msgspec.Struct, frozen=True, rename="camel"):
+    """A broker's addresses by number; 0 is the master (BrokerData)."""
+
+    broker_name: str
+    broker_addrs: dict[str, str]
+
+
+class Route(msgspec.Struct, frozen=True, rename="camel"):
+    """A topic's queues and brokers (TopicRouteData)."""
+
     queue_datas: list[QueueData]
+    broker_datas: list[BrokerData]
 
 
 class Subscription(msgspec.Struct, rename="camel"):
@@ -290,12 +301,12 @@ def encode_route(cluster: str, broker: str, address: str, settings: TopicSetting
     )
 
 
-def parse_route(body: bytes) -> list[QueueData]:
-    """Return the numbers of a topic's queues from an answer to 105.
+def parse_route(body: bytes) -> Route:
+    """Read the answer to 105.
 
     :raises BodyError: when it is not such an answer.
     """
-    return read_body(body, _Route).queue_datas
+    return read_body(body, Route)
 
 
 def encode_cluster_info(cluster: str, broker: str, address: str) -> bytes:

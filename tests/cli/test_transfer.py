@@ -23,7 +23,7 @@ LINE = HeldLine(topic="t", queue_id=0, due_ms=1, msg_id="A", properties={}, body
 def route_to(broker: FakeGateway) -> dict[str, object]:
     """Return the route of a topic with four queues at one broker."""
     return {
-        "queueDatas": [{"brokerName": "b", "writeQueueNums": 4, "perm": 6}],
+        "queueDatas": [{"brokerName": "b", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}],
         "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": broker.server}}],
     }
 
@@ -31,7 +31,7 @@ def route_to(broker: FakeGateway) -> dict[str, object]:
 @pytest.mark.parametrize("address", ["broker", "broker:", "broker:x", "broker:" + "9" * 5_000])
 def test_a_route_to_no_address_is_a_wrong_answer(address: str) -> None:
     route = {
-        "queueDatas": [{"brokerName": "b", "writeQueueNums": 4, "perm": 6}],
+        "queueDatas": [{"brokerName": "b", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}],
         "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": address}}],
     }
 
@@ -72,8 +72,8 @@ def test_a_broker_that_may_only_be_read_is_passed_over_and_what_the_other_stores
     with FakeGateway(unsupported, take) as other:
         route = {
             "queueDatas": [
-                {"brokerName": "old", "writeQueueNums": 4, "perm": 4},
-                {"brokerName": "other", "writeQueueNums": 4, "perm": 6},
+                {"brokerName": "old", "readQueueNums": 4, "writeQueueNums": 4, "perm": 4},
+                {"brokerName": "other", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6},
             ],
             "brokerDatas": [
                 {"brokerName": "old", "brokerAddrs": {"0": "127.0.0.1:1"}},
@@ -98,11 +98,17 @@ def test_a_broker_that_knows_no_times_is_sent_nothing() -> None:
 
     with FakeGateway(of_version_4) as broker:
         route = {
-            "queueDatas": [{"brokerName": "b", "writeQueueNums": 4, "perm": 6}],
+            "queueDatas": [{"brokerName": "b", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}],
             "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": broker.server}}],
         }
+        # Old name servers write numbers as bare keys.
+        body = json.dumps(route).replace('"0":', "0:").encode()
+
+        def of_old_name_server(command: Command) -> bytes:
+            return encode_response(command.opaque, 0, body=body)
+
         with (
-            FakeGateway(lambda command: success(command, route), of_version_4) as name_server,
+            FakeGateway(of_old_name_server, of_version_4) as name_server,
             Sender(name_server.address, RemotingClient) as sender,
         ):
             for _ in range(2):
@@ -114,7 +120,7 @@ def test_a_broker_that_knows_no_times_is_sent_nothing() -> None:
 def test_what_may_be_there_already_is_not_sent(code: int) -> None:
     """Such a message is sent only to a RocketMQ cluster, which cannot be asked."""
     route = {
-        "queueDatas": [{"brokerName": "b", "writeQueueNums": 4, "perm": 6}],
+        "queueDatas": [{"brokerName": "b", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}],
         "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": "127.0.0.1:1"}}],
     }
 

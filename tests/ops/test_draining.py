@@ -89,7 +89,9 @@ class Anywhere(RemotingClient):
         answer: dict[str, object] = {"messages": []}
         if code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             answer = {
-                "queueDatas": [{"brokerName": "b", "writeQueueNums": 4, "perm": 6}],
+                "queueDatas": [
+                    {"brokerName": "b", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+                ],
                 "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": "127.0.0.1:1"}}],
             }
         return commands.Command(code=0, body=json.dumps(answer).encode())

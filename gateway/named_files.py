@@ -10,8 +10,8 @@ from gateway.config import Config
 from gateway.process import SettingsError, StartError
 from gateway.tls import Certificates, TlsError, TlsLayers
 from gateway.users import SUPER
-from gateway.wire.access_bodies import UserInfo, parse_user
-from gateway.wire.bodies import BodyError
+from gateway.wire.access_bodies import UserInfo
+from gateway.wire.bodies import BodyError, read_body
 
 SHORTEST_TOKEN: Final = 16
 """Fewest characters of the HTTP API's token."""
@@ -42,7 +42,7 @@ def initial_user(config: Config) -> UserInfo | None:
     if file is None:
         return None
     try:
-        user = parse_user(file.read_bytes().removeprefix(BOM_UTF8))
+        user = read_body(file.read_bytes().removeprefix(BOM_UTF8), UserInfo)
     except OSError as failure:
         raise StartError(
             f"cannot read initial_user_file = {file}: {failure.strerror}; check the path"

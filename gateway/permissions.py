@@ -19,15 +19,20 @@ from gateway.router import Call
 from gateway.topics import DEFAULT_TOPIC, HALF_TOPIC
 from gateway.transactions import place_of
 from gateway.wire.admin_bodies import (
-    parse_consume_mode,
+    ConsumeMode,
     parse_group_settings_list,
     parse_topic_settings_list,
 )
-from gateway.wire.bodies import parse_group_settings, parse_heartbeat, parse_lock_request
+from gateway.wire.bodies import (
+    GroupSettings,
+    Heartbeat,
+    LockRequest,
+    read_body,
+)
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.group_topics import RETRY_PREFIX, retry_topic
 from gateway.wire.messages import MessageError, decode_message, parse_offset_msg_id
-from gateway.wire.pops import parse_assignment_request, parse_batch_acks
+from gateway.wire.pops import AssignmentRequest, parse_batch_acks
 from gateway.wire.recall import RecallHandle, RecallHandleError
 from storage import find_half, find_record
 
@@ -162,7 +167,7 @@ def _clock(call: Call, broker: Broker) -> Iterable[Need]:
 
 
 def _heartbeat(call: Call, broker: Broker) -> Iterator[Need]:
-    for consumer in parse_heartbeat(call.command.body).consumer_data_set:
+    for consumer in read_body(call.command.body, Heartbeat).consumer_data_set:
         yield group_need(consumer.group_name, SUB)
         for subscription in consumer.subscription_data_set:
             if not subscription.topic.startswith(RETRY_PREFIX):
@@ -170,7 +175,7 @@ def _heartbeat(call: Call, broker: Broker) -> Iterator[Need]:
 
 
 def _lock(call: Call, broker: Broker) -> Iterator[Need]:
-    request = parse_lock_request(call.command.body)
+    request = read_body(call.command.body, LockRequest)
     yield group_need(request.consumer_group, SUB)
     for name in {queue.topic for queue in request.mq_set}:
         yield topic_need(name, SUB)
@@ -190,7 +195,7 @@ def _batch_ack(call: Call, broker: Broker) -> Iterator[Need]:
 
 
 def _assignment(call: Call, broker: Broker) -> Iterator[Need]:
-    asked = parse_assignment_request(call.command.body)
+    asked = read_body(call.command.body, AssignmentRequest)
     yield group_need(asked.consumer_group, SUB)
     yield topic_need(asked.topic, SUB)
 
@@ -207,7 +212,7 @@ def _topics(call: Call, broker: Broker) -> Iterator[Need]:
 
 
 def _group(call: Call, broker: Broker) -> Iterator[Need]:
-    yield group_need(parse_group_settings(call.command.body).group_name, CREATE | UPDATE)
+    yield group_need(read_body(call.command.body, GroupSettings).group_name, CREATE | UPDATE)
 
 
 def _groups(call: Call, broker: Broker) -> Iterator[Need]:
@@ -216,7 +221,7 @@ def _groups(call: Call, broker: Broker) -> Iterator[Need]:
 
 
 def _consume_mode(call: Call, broker: Broker) -> Iterator[Need]:
-    yield group_need(parse_consume_mode(call.command.body).consumer_group, UPDATE)
+    yield group_need(read_body(call.command.body, ConsumeMode).consumer_group, UPDATE)
 
 
 def nothing(call: Call, broker: Broker) -> Iterable[Need]:

@@ -14,7 +14,7 @@ from gateway.outgoing import Outgoing
 from gateway.reactor import Reactor
 from gateway.setting_values import HostPort, parse_host_port
 from gateway.topics import PERM_READ
-from gateway.wire.bodies import MessageQueue, parse_route
+from gateway.wire.bodies import MessageQueue, Route, read_body
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.signatures import ACCESS_KEY, SIGNATURE, sign
@@ -104,7 +104,7 @@ def signed(ext: Mapping[str, str], key: bytes) -> dict[str, str]:
 
 
 def _queues(topic: str, route: bytes) -> list[MessageQueue]:
-    places = sorted(parse_route(route).queue_datas, key=lambda place: place.broker_name)
+    places = sorted(read_body(route, Route).queue_datas, key=lambda place: place.broker_name)
     return [
         MessageQueue(topic, place.broker_name, number)
         for place in places

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from gateway.wire import properties as names
-from gateway.wire.bodies import BodyError, parse_heartbeat
+from gateway.wire.bodies import BodyError, Heartbeat, read_body
 from gateway.wire.codes import PullSysFlag, RequestCode, ResponseCode, SysFlag
 from gateway.wire.messages import CRC_MASK, Message, MessageError, decode_messages, split_batch
 from gateway.wire.pending_bodies import BulkAnswer
@@ -449,7 +449,7 @@ def _filter_of(code: int, ext: Mapping[str, str]) -> str:
 
 
 def _subscribed(pair: Mapping[str, Any], place: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for consumer in parse_heartbeat(pair["body"]).consumer_data_set:
+    for consumer in read_body(pair["body"], Heartbeat).consumer_data_set:
         for subscription in consumer.subscription_data_set:
             yield place | {
                 "event": SUBSCRIBED,

@@ -7,7 +7,8 @@ import msgspec
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
 from gateway.users import SUBJECT, SUPER, User, Users, refused
-from gateway.wire.access_bodies import UserInfo, encode_info, parse_acl, parse_user
+from gateway.wire.access_bodies import UserInfo, encode_info, parse_acl
+from gateway.wire.bodies import read_body
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import DeleteAcl, ListAcls, ListUsers, NamedSubject, NamedUser
 
@@ -98,7 +99,7 @@ class AccessAdmin:
         fields: NamedUser = call.fields
         if not fields.username:
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The username is blank")
-        info = parse_user(call.command.body)
+        info = read_body(call.command.body, UserInfo)
         info.username = fields.username
         return info
 

@@ -10,11 +10,11 @@ from gateway.consume_modes import POP, PULL
 from gateway.router import Call, RequestError
 from gateway.siblings import Siblings
 from gateway.topics import PERM_READ
-from gateway.wire.admin_bodies import ConsumeMode, parse_consume_mode
-from gateway.wire.bodies import MessageQueue
+from gateway.wire.admin_bodies import ConsumeMode
+from gateway.wire.bodies import MessageQueue, read_body
 from gateway.wire.codes import ResponseCode
 from gateway.wire.group_topics import RETRY_PREFIX
-from gateway.wire.pops import AssignmentRequest, encode_assignments, parse_assignment_request
+from gateway.wire.pops import AssignmentRequest, encode_assignments
 
 ANY_QUEUE = -1
 AVERAGELY, IN_TURN = "AVG", "AVG_BY_CIRCLE"
@@ -37,7 +37,7 @@ class Assignments:
 
     def set_mode(self, call: Call) -> None:
         """Set how a group's members get a topic's messages: by pulls or by pops (401)."""
-        asked = parse_consume_mode(call.command.body)
+        asked = read_body(call.command.body, ConsumeMode)
         if asked.topic.startswith(RETRY_PREFIX):
             raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if asked.mode not in (PULL, POP):
@@ -51,7 +51,7 @@ class Assignments:
 
     def query(self, call: Call) -> None:
         """Answer with the queues of one member (400)."""
-        asked = parse_assignment_request(call.command.body)
+        asked = read_body(call.command.body, AssignmentRequest)
         answer = partial(self._answer, call, asked)
         if self._siblings is None:
             answer(self._own_queues(asked.topic))

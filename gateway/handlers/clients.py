@@ -15,14 +15,13 @@ from gateway.reactor import Reactor
 from gateway.router import Call, RequestError, check_number
 from gateway.sql92 import MAX_LENGTH
 from gateway.wire.bodies import (
+    CheckRequest,
     ConsumerData,
     Heartbeat,
     LockRequest,
     encode_consumer_list,
     encode_locked,
-    parse_check_request,
-    parse_heartbeat,
-    parse_lock_request,
+    read_body,
 )
 from gateway.wire.codes import ResponseCode
 from gateway.wire.group_topics import RETRY_PREFIX
@@ -66,7 +65,7 @@ class ClientRequests:
     def heartbeat(self, call: Call) -> None:
         """Record the client of a heartbeat. The first heartbeat of a consumer group creates the group and its retry
         topic, if there is room; a group without room is left out."""
-        heartbeat = parse_heartbeat(call.command.body)
+        heartbeat = read_body(call.command.body, Heartbeat)
         self._check_sizes(heartbeat, call)
         quiet: set[str] = set()
         known: list[ConsumerData] = []
@@ -175,7 +174,7 @@ class ClientRequests:
 
     def check(self, call: Call) -> None:
         """Refuse a subscription whose filter is not valid (46)."""
-        subscription = parse_check_request(call.command.body).subscription_data
+        subscription = read_body(call.command.body, CheckRequest).subscription_data
         if subscription is not None and not is_tag_type(subscription.expression_type):
             if not self._broker.config.property_filter:
                 raise unsupported(subscription.expression_type)
@@ -200,7 +199,7 @@ def _check_names(*names: Iterable[str]) -> None:
 
 
 def _lock_request(call: Call) -> LockRequest:
-    request = parse_lock_request(call.command.body)
+    request = read_body(call.command.body, LockRequest)
     queues = len(request.mq_set)
     check_number("queues in one request", queues, MAX_LOCKED)
     _check_names(

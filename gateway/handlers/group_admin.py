@@ -23,7 +23,7 @@ from gateway.wire.bodies import (
     GroupRetryPolicy,
     GroupSettings,
     encode_group_settings,
-    parse_group_settings,
+    read_body,
 )
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import DeleteGroup, GetAllGroups, GetGroupConfig
@@ -44,7 +44,7 @@ class GroupAdmin:
 
     def put_group(self, call: Call) -> None:
         """Create a consumer group or change its settings (200)."""
-        settings = parse_group_settings(call.command.body)
+        settings = read_body(call.command.body, GroupSettings)
         self._groups.check_room(settings.group_name)
         self._settle(settings)
         self._put(settings)

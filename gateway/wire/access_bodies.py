@@ -10,7 +10,7 @@ from gateway.wire.bodies import BodyError, read_body
 
 
 class UserInfo(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
-    """A user (UserInfo). A change leaves omitted fields as they are."""
+    """A user (UserInfo): the body of 3001 and 3002. A change leaves omitted fields as they are."""
 
     password: str | None = None
     """The secret key that requests are signed with."""
@@ -59,18 +59,10 @@ def without_password(body: bytes) -> bytes:
 
     :raises BodyError: when it is not a user.
     """
-    info = parse_user(body)
+    info = read_body(body, UserInfo)
     if info.password is not None:
         info.password = HIDDEN
     return encode_info(info)
-
-
-def parse_user(body: bytes) -> UserInfo:
-    """Read the body of requests 3001 and 3002.
-
-    :raises BodyError: when it is not a user.
-    """
-    return read_body(body, UserInfo)
 
 
 def parse_acl(body: bytes) -> AclInfo:

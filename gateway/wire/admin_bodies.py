@@ -50,7 +50,7 @@ class ProducerInfo(msgspec.Struct, rename="camel"):
 
 
 class ConsumeMode(msgspec.Struct, rename="camel"):
-    """How a group gets a topic's messages, by `PULL` or `POP` (SetMessageRequestModeRequestBody)."""
+    """How a group gets a topic's messages, by `PULL` or `POP` (SetMessageRequestModeRequestBody), request 401."""
 
     topic: str
     consumer_group: str
@@ -65,14 +65,6 @@ class _TopicList(msgspec.Struct, rename="camel"):
 
 class _GroupList(msgspec.Struct, rename="camel"):
     group_config_list: list[GroupSettings]
-
-
-def parse_consume_mode(body: bytes) -> ConsumeMode:
-    """Read the body of request 401.
-
-    :raises BodyError: when it is not such a body.
-    """
-    return read_body(body, ConsumeMode)
 
 
 def parse_topic_settings_list(body: bytes) -> list[TopicSettings]:

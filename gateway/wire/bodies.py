@@ -48,7 +48,7 @@ class BrokerData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Route(msgspec.Struct, frozen=True, rename="camel"):
-    """A topic's queues and brokers (TopicRouteData)."""
+    """A topic's queues and brokers (TopicRouteData), the answer to 105."""
 
     queue_datas: list[QueueData]
     broker_datas: list[BrokerData]
@@ -170,7 +170,7 @@ class GroupRetryPolicy(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class GroupSettings(msgspec.Struct, rename="camel"):
-    """A consumer group's settings (SubscriptionGroupConfig)."""
+    """A consumer group's settings (SubscriptionGroupConfig), request 200."""
 
     group_name: str
     consume_enable: bool = True
@@ -211,38 +211,6 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nulls(item) for item in value if item is not None]
     return value
-
-
-def parse_heartbeat(body: bytes) -> Heartbeat:
-    """Read the body of request 34.
-
-    :raises BodyError: when it is not a heartbeat.
-    """
-    return read_body(body, Heartbeat)
-
-
-def parse_check_request(body: bytes) -> CheckRequest:
-    """Read the body of request 46.
-
-    :raises BodyError: when it is not such a request.
-    """
-    return read_body(body, CheckRequest)
-
-
-def parse_lock_request(body: bytes) -> LockRequest:
-    """Read the body of requests 41 and 42.
-
-    :raises BodyError: when it is not such a request.
-    """
-    return read_body(body, LockRequest)
-
-
-def parse_group_settings(body: bytes) -> GroupSettings:
-    """Read a group's settings, the body of request 200.
-
-    :raises BodyError: when the body is not a group's settings.
-    """
-    return read_body(body, GroupSettings)
 
 
 def parse_attribute_changes(text: str) -> dict[str, str]:
@@ -299,14 +267,6 @@ def encode_route(cluster: str, broker: str, address: str, settings: TopicSetting
             ],
         }
     )
-
-
-def parse_route(body: bytes) -> Route:
-    """Read the answer to 105.
-
-    :raises BodyError: when it is not such an answer.
-    """
-    return read_body(body, Route)
 
 
 def encode_cluster_info(cluster: str, broker: str, address: str) -> bytes:

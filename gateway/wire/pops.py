@@ -141,7 +141,7 @@ class _BatchAcks(msgspec.Struct):
 
 
 class AssignmentRequest(msgspec.Struct, rename="camel"):
-    """A client's request for its share of a topic's queues (QueryAssignmentRequestBody)."""
+    """A client's request for its share of a topic's queues (QueryAssignmentRequestBody), request 400."""
 
     topic: str
     consumer_group: str
@@ -156,14 +156,6 @@ def parse_batch_acks(body: bytes) -> list[BatchAck]:
     :raises BodyError: when it is not such a body.
     """
     return (read_body(body, _BatchAcks) if body else _BatchAcks()).acks or []
-
-
-def parse_assignment_request(body: bytes) -> AssignmentRequest:
-    """Read the body of request 400.
-
-    :raises BodyError: when it is not such a body.
-    """
-    return read_body(body, AssignmentRequest)
 
 
 def encode_assignments(queues: Iterable[MessageQueue] | None, mode: str) -> bytes:

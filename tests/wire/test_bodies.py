@@ -14,6 +14,8 @@ from gateway.wire.bodies import (
     BodyError,
     ConsumerData,
     GroupSettings,
+    Heartbeat,
+    LockRequest,
     MessageQueue,
     Subscription,
     TopicSettings,
@@ -25,9 +27,6 @@ from gateway.wire.bodies import (
     encode_topic_list,
     encode_topic_settings,
     parse_attribute_changes,
-    parse_group_settings,
-    parse_heartbeat,
-    parse_lock_request,
     read_body,
 )
 from gateway.wire.dialect import MAX_TEXT, DialectError, map_by_objects, to_json
@@ -48,7 +47,7 @@ QUEUE = MessageQueue("T", "broker-a", 2)
 
 
 def test_heartbeat_of_java() -> None:
-    heartbeat = parse_heartbeat(JAVA_HEARTBEAT)
+    heartbeat = read_body(JAVA_HEARTBEAT, Heartbeat)
     assert heartbeat.client_id == "10.0.0.2@4711#123"
     assert [producer.group_name for producer in heartbeat.producer_data_set] == ["PG"]
     [data] = heartbeat.consumer_data_set
@@ -58,7 +57,7 @@ def test_heartbeat_of_java() -> None:
 
 
 def test_heartbeat_of_cpp() -> None:
-    heartbeat = parse_heartbeat(CPP_HEARTBEAT)
+    heartbeat = read_body(CPP_HEARTBEAT, Heartbeat)
     [data] = heartbeat.consumer_data_set
     assert data == ConsumerData(
         "CG",
@@ -73,7 +72,7 @@ def test_heartbeat_of_cpp() -> None:
 
 def test_nulls_in_a_heartbeat() -> None:
     body = JAVA_HEARTBEAT.replace(b'"TAG"', b"null").replace(b'[{"groupName":"PG"}]', b"[null]")
-    heartbeat = parse_heartbeat(body)
+    heartbeat = read_body(body, Heartbeat)
     assert heartbeat.consumer_data_set[0].subscription_data_set[0].expression_type == "TAG"
     assert heartbeat.producer_data_set == []
 
@@ -96,14 +95,15 @@ def test_nulls_in_a_heartbeat() -> None:
 )
 def test_no_heartbeat(body: bytes) -> None:
     with pytest.raises(BodyError, match="no Heartbeat"):
-        parse_heartbeat(body)
+        read_body(body, Heartbeat)
     assert issubclass(BodyError, FieldError)
 
 
 def test_locks() -> None:
-    request = parse_lock_request(
+    request = read_body(
         b'{"clientId":"c","consumerGroup":"G","mqSet":'
-        b'[{"brokerName":"broker-a","queueId":2,"topic":"T"}],"onlyThisBroker":false}'
+        b'[{"brokerName":"broker-a","queueId":2,"topic":"T"}],"onlyThisBroker":false}',
+        LockRequest,
     )
     assert (request.client_id, request.consumer_group, request.mq_set) == ("c", "G", [QUEUE])
     assert json.loads(encode_locked([QUEUE])) == {
@@ -167,7 +167,7 @@ def test_group_settings_of_upstream() -> None:
         b'"notifyConsumerIdsChangedEnable":true,"retryMaxTimes":16,"retryQueueNums":1,'
         b'"whichBrokerWhenConsumeSlowly":1}'
     )
-    assert parse_group_settings(upstream) == GroupSettings("G")
+    assert read_body(upstream, GroupSettings) == GroupSettings("G")
     assert json.loads(encode_group_settings(GroupSettings("G"))) == json.loads(upstream)
 
 
@@ -205,7 +205,7 @@ def test_topic_settings_come_back(settings: TopicSettings) -> None:
 
 @given(GROUPS)
 def test_group_settings_come_back(settings: GroupSettings) -> None:
-    assert parse_group_settings(encode_group_settings(settings)) == settings
+    assert read_body(encode_group_settings(settings), GroupSettings) == settings
 
 
 def test_changes_of_attributes() -> None:
@@ -267,10 +267,10 @@ def test_no_dialect(text: bytes) -> None:
 def test_much_text_is_read_only_as_it_is() -> None:
     """The dialect is read token by token: 15 MB of it would hold up all clients for a quarter of a minute."""
     plain = b'{"consumerGroup":"G","clientId":"c","mqSet":[],"more":[' + b"1," * MAX_TEXT + b"1]}"
-    assert parse_lock_request(plain).consumer_group == "G"
+    assert read_body(plain, LockRequest).consumer_group == "G"
     for text in (plain.replace(b'"G"', b"null"), plain.replace(b'"more"', b"0")):
         with pytest.raises(BodyError, match=f"{MAX_TEXT} are possible"):
-            parse_lock_request(text)
+            read_body(text, LockRequest)
         with pytest.raises(DialectError):
             to_json(text)
 
@@ -289,6 +289,6 @@ def test_plain_json_stays_what_it_is(value: Any, indent: int | None) -> None:
 
 @given(st.binary(max_size=60) | st.text('{}[]:,"0a \\', max_size=40).map(str.encode))
 def test_any_bytes_are_a_body_or_refused(text: bytes) -> None:
-    for parse in (parse_heartbeat, parse_lock_request, parse_group_settings):
+    for kind in (Heartbeat, LockRequest, GroupSettings):
         with pytest.raises(BodyError):
-            parse(text)
+            read_body(text, kind)

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from gateway.wire.bodies import (
+    GroupSettings,
+    Heartbeat,
+    LockRequest,
     TopicSettings,
     encode_cluster_info,
     encode_consumer_list,
@@ -21,9 +24,6 @@ from gateway.wire.bodies import (
     encode_route,
     encode_topic_list,
     encode_topic_settings,
-    parse_group_settings,
-    parse_heartbeat,
-    parse_lock_request,
     read_body,
 )
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -245,15 +245,15 @@ def test_bodies_of_clients_are_read() -> None:
         body = one.command.body
         if one.request is RequestCode.HEART_BEAT:
             said = plain(body)
-            heartbeat = parse_heartbeat(body)
+            heartbeat = read_body(body, Heartbeat)
             assert heartbeat.client_id == said["clientID"]
             assert {data.group_name for data in heartbeat.consumer_data_set} == {
                 data["groupName"] for data in said.get("consumerDataSet") or []
             }
         elif one.request in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
-            assert len(parse_lock_request(body).mq_set) == len(plain(body)["mqSet"])
+            assert len(read_body(body, LockRequest).mq_set) == len(plain(body)["mqSet"])
         elif one.request is RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
-            assert parse_group_settings(body).group_name == plain(body)["groupName"]
+            assert read_body(body, GroupSettings).group_name == plain(body)["groupName"]
 
 
 def test_bodies_of_servers_are_written_as_they_were() -> None:
@@ -293,8 +293,8 @@ def written_again(request: RequestCode, body: bytes, said: Any) -> bytes | None:
     if request is RequestCode.GET_TOPIC_CONFIG:
         return encode_topic_settings(read_body(body, TopicSettings))
     if request is RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG:
-        return encode_group_settings(parse_group_settings(body))
+        return encode_group_settings(read_body(body, GroupSettings))
     if request is RequestCode.LOCK_BATCH_MQ:
         asked = {"clientId": "", "consumerGroup": "", "mqSet": said["lockOKMQSet"]}
-        return encode_locked(parse_lock_request(json.dumps(asked).encode()).mq_set)
+        return encode_locked(read_body(json.dumps(asked).encode(), LockRequest).mq_set)
     return None

@@ -73,7 +73,8 @@ def pages(command: click.Command, source: str) -> Iterator[tuple[str, str]]:
 
     :param source: the footer of each page, such as the version.
     """
-    yield from _pages(click.Context(command, info_name="tidegate"), source)
+    context = click.Context(command, info_name="tidegate", **command.context_settings)
+    yield from _pages(context, source)
 
 
 def _pages(context: click.Context, source: str) -> Iterator[tuple[str, str]]:
@@ -110,7 +111,8 @@ def _page(context: click.Context, source: str) -> str:
     options = [
         record
         for parameter in command.get_params(context)
-        if (record := parameter.get_help_record(context)) is not None
+        if isinstance(parameter, click.Option)
+        and (record := parameter.get_help_record(context)) is not None
     ]
     if options:
         lines.append(".SH OPTIONS")

@@ -65,6 +65,9 @@ def test_a_page_for_each_command(tidegate: Command, tmp_path: Path) -> None:
     assert page.startswith('.TH "TIDEGATE-SERVE" "1"')
     assert "\n.B \\-\\-max\\-delay DURATION\n" in page
     assert ".nf\nExamples:\n  tidegate serve\n" in page
+    page = (tmp_path / "man1" / "tidegate-pause.1").read_text()
+    assert "\n.B \\-h, \\-\\-help\n" in page
+    assert "\n.B [TOPIC]\n" not in page  # it has no meaning of its own, as in --help
     groff = shutil.which("groff")
     if groff is not None:
         for file in (tmp_path / "man1").iterdir():

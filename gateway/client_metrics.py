@@ -56,9 +56,9 @@ def version_name(version: int) -> str:
         return "higher_version"
     if version < _V4_0_0:
         return str(version)
-    releases, is_snapshot = divmod(version - _V5_3_1 + 1, 2)
+    releases, is_final = divmod(version - _V5_3_1 + 1, 2)
     digits = "_".join(str(531 + releases))
-    return f"v{digits}" if is_snapshot else f"v{digits}_snapshot"
+    return f"v{digits}" if is_final else f"v{digits}_snapshot"
 
 
 def _producers(broker: Broker, common: tuple[str, ...], values: tuple[str, ...]) -> Metric:

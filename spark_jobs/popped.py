@@ -189,7 +189,8 @@ class Receipts:
         try:
             acks = parse_batch_acks(body)
             each = [(ack, offset) for ack in acks for offset in ack.offsets(_NO_END)]
-        except (BodyError, ValueError):
+            whole = msgspec.json.decode(body)
+        except (BodyError, ValueError, msgspec.DecodeError):
             return body  # invalid, and sent as recorded
         found: dict[tuple[object, ...], tuple[BatchAck, set[int]]] = {}
         for recorded, recorded_offset in each:
@@ -198,7 +199,6 @@ class Receipts:
             )
             ack, offset = self._acked(recorded, place, unmapped)
             found.setdefault(msgspec.structs.astuple(ack), (ack, set()))[1].add(offset)
-        whole = msgspec.json.decode(body)
         whole["acks"] = [
             msgspec.structs.replace(ack, bits=_bits(ack.start_offset, offsets))
             for ack, offsets in found.values()

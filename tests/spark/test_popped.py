@@ -165,3 +165,9 @@ def test_an_acknowledgement_waits_for_its_pop() -> None:
 def test_a_long_poll_begins_when_it_is_sent() -> None:
     ext = {"bornTime": "1000", "pollTime": "15000"}
     assert Rewriter(Rules("run")).request(POP, ext, b"", 1_000, 9_000).ext["bornTime"] == "9000"
+
+
+@pytest.mark.parametrize("body", [b"", b"broken", b'{"acks": [], "brokerName": "\xff"}'])
+def test_a_batch_that_no_server_reads_is_sent_as_it_was(body: bytes) -> None:
+    sent = Rewriter(Rules("run")).request(BATCH_ACK, {}, body, 1_000, 9_000)
+    assert sent == ({}, body, ())

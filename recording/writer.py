@@ -36,7 +36,7 @@ class Rotation(NamedTuple):
     file_bytes: int = 256 * 1024 * 1024
     seconds: float = 3600.0
     keep: int = 0
-    """The number of files to keep, of this and earlier runs, including the one being written; the oldest are deleted. 0
+    """The number of files to keep, of this and earlier runs, including those being written; the oldest are deleted. 0
     keeps all."""
 
 
@@ -276,7 +276,8 @@ class CaptureWriter:
         if self._rotation.keep:
             # By age: if several recorders share a folder, the names only give the order in which the recorders started.
             done = sorted(self.folder.glob(f"*{SUFFIX}"), key=_age)
-            for path in done[: max(0, len(done) - self._rotation.keep + 1)]:
+            files = len(done) + sum(1 for _ in self.folder.glob(f"*{OPEN_SUFFIX}"))
+            for path in done[: max(0, files - self._rotation.keep)]:
                 path.unlink(missing_ok=True)
 
     def _end_file(self) -> None:

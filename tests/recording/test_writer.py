@@ -97,6 +97,8 @@ def test_the_oldest_files_go_whosever_they_are(tmp_path: Path) -> None:
         os.utime(file, (at, at))
     with CaptureWriter(tmp_path, Rotation(keep=2)):
         assert (older.exists(), newer.exists()) == (False, True)
+        with CaptureWriter(tmp_path, Rotation(keep=2)):
+            assert not newer.exists(), "what each worker is writing counts too"
 
 
 def test_times_do_not_go_back(tmp_path: Path) -> None:

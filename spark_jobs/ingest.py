@@ -239,7 +239,7 @@ def ingest(
         total: dict[str, int] = {}
         for kind in (CAPTURE, PACKETS, COMMIT_LOG):
             of_kind = [source for source in fresh if source.kind == kind]
-            for some in _in_groups(sorted(of_kind, key=lambda one: (_run_of(one), one.path))):
+            for some in _in_groups(sorted(of_kind, key=_order)):
                 for name, number in _ingest_batch(spark, kind, some, folder, ports, levels).items():
                     total[name] = total.get(name, 0) + number
     known_before = len(sources) - len(fresh)
@@ -267,6 +267,11 @@ def _run_of(source: Source) -> str:
         # tcpdump appends a number to the name, or puts a time into it.
         return str(path.parent / _NUMBER.sub("", path.name))
     return source.path
+
+
+def _order(source: Source) -> tuple[str, int, str]:
+    """Return a key that sorts the files of a run by their numbers, which may have more than five digits."""
+    return _run_of(source), len(Path(source.path).stem), source.path
 
 
 def _ingest_batch(

@@ -377,7 +377,7 @@ def test_links_to_folders_and_files_are_followed(spark: SparkSession, tmp_path: 
 def test_files_of_a_run_may_be_named_in_any_order(spark: SparkSession, tmp_path: Path) -> None:
     asked, answered = exchange(1)
     opening = (1, 1, OPENED, b"broker")
-    first, second = tmp_path / "run-00001.capture", tmp_path / "run-00002.capture"
+    first, second = tmp_path / "run-99999.capture", tmp_path / "run-100000.capture"
     first.write_bytes(capture_bytes([opening, (2, 1, FROM_CLIENT, asked)]))
     second.write_bytes(capture_bytes([opening, (3, 1, FROM_SERVER, answered)]))
     other = tmp_path / "other.capture"

@@ -167,7 +167,7 @@ class Proxy:
         try:
             async with asyncio.timeout(_CONNECT_LIMIT_S):
                 await loop.create_connection(lambda: _ServerSide(link), *link.route.server)
-        except (OSError, TimeoutError):
+        except OSError:  # a TimeoutError is one
             self.refused += 1
             await asyncio.sleep(REFUSAL_PAUSE_S)
             link.end()  # the client sees its connection closed, as if the server had refused it
@@ -210,6 +210,7 @@ class Link:
         self._writer.opened(self._number, self.route.name)
         if self._early:
             self.client_said(bytes(self._early))
+            self._early.clear()
         if self._ended_early:
             self.ended(by_client=True)
         else:

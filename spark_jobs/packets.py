@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import dpkt
 
+from gateway.wire.addresses import show_address
 from spark_jobs.errors import Damage
 from spark_jobs.exchanges import Connection, Pairer
 from spark_jobs.pcap import Packet
@@ -147,8 +148,8 @@ class PacketReader:
         self._number += 1
         uses = self._uses[key] = self._uses.get(key, 0) + 1
         again = f"#{uses}" if uses > 1 else ""
-        name = f"{self._name}#{show_address(client)}-{show_address(server)}{again}"
-        frames = self._pairer.open(self._number, name, show_address(server))
+        name = f"{self._name}#{_shown(client)}-{_shown(server)}{again}"
+        frames = self._pairer.open(self._number, name, _shown(server))
         return _Connection(self._number, server, frames)
 
     def _end(self, connection: _Connection) -> None:
@@ -208,12 +209,10 @@ def told_segments(
         yield None
 
 
-def show_address(address: Address) -> str:
+def _shown(address: Address) -> str:
     """Return host and port as people write them."""
     host, port = address
-    if len(host) == 4:
-        return f"{'.'.join(str(byte) for byte in host)}:{port}"
-    return f"[{dpkt.utils.inet_to_str(host)}]:{port}"
+    return show_address(dpkt.utils.inet_to_str(host), port)
 
 
 def segment_of(link: int, data: bytes) -> Segment | None:

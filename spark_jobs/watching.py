@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.codes import PullSysFlag, RequestCode, ResponseCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.dialect import DialectError, to_json
 from gateway.wire.frames import FrameBuffer, FrameError
@@ -33,9 +33,6 @@ WATCHED: Final = "watched"
 
 GROUP: Final = "tidegate-replay-watch"
 
-_SUSPEND: Final = 2
-_HAS_SUBSCRIPTION: Final = 4
-"""PullSysFlag: wait for a message; the filter is in the request."""
 _SUSPEND_MS: Final = 1_000
 _ANSWER_LIMIT_S: Final = 10.0
 _AGAIN_S: Final = 0.2
@@ -147,7 +144,7 @@ class Watcher:
             "topic": topic,
             "queueId": str(queue),
             "maxMsgNums": "32",
-            "sysFlag": str(_SUSPEND | _HAS_SUBSCRIPTION),
+            "sysFlag": str(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION),
             "commitOffset": "0",
             "suspendTimeoutMillis": str(_SUSPEND_MS),
             "subscription": "*",

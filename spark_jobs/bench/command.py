@@ -73,7 +73,7 @@ def bench(
     Examples:
       make bench-spark
       python -m spark_jobs.bench --requests 50000
-      python -m spark_jobs.bench --frames 1000000 --frames 10000000 --plots docs/replay
+      python -m spark_jobs.bench --frames 1000000 --frames 10000000 --plots docs/plots
       python -m spark_jobs.bench --spread 'local-cluster[2,1,1024]' --without-replay
     """
     console = Console()

@@ -1,17 +1,41 @@
-"""Child processes that never outlive the process that started them (Linux)."""
+"""Child processes that never outlive the process that started them (Linux), and among them programs that listen."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
+
+from compat.toolchain.folder import PROJECT
 
 _PR_SET_PDEATHSIG: Final = 1
 _C_LIBRARY: Final = ctypes.CDLL(None, use_errno=True)
+_LISTENING: Final = re.compile(r"^(?:[\d:]+ )?listening on ([^\s,]+)[\s,]", re.MULTILINE)
+"""What a program prints when it listens; `tidegate capture` logs it, with the time of day before it."""
+_START_LIMIT_S: Final = 120.0
+_STOP_LIMIT_S: Final = 120.0
+
+
+class StartError(Exception):
+    """A program did not start to listen; the text is one line."""
+
+
+class Server(NamedTuple):
+    """A running program that listens."""
+
+    address: str
+    """`HOST:PORT`."""
+    pid: int
+    output: Path
+    """The file with what it prints: its log, and why it ended."""
 
 
 def start(
@@ -55,3 +79,38 @@ def stop(process: subprocess.Popen[bytes], grace_s: float) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()
+
+
+@contextmanager
+def server(module: str, *arguments: object, output: Path) -> Iterator[Server]:
+    """Run a Python program of this project, in the folder of the file `output`, until the end of the block.
+
+    :param output: a new file for what it prints.
+    :raises StartError: if it ends before it listens, or takes too long.
+    """
+    with output.open("wb") as out:
+        process = start(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            folder=output.parent,
+            environment={"PYTHONPATH": str(PROJECT)},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield Server(_address(process, output), process.pid, output)
+    finally:
+        stop(process, _STOP_LIMIT_S)
+
+
+def _address(process: subprocess.Popen[bytes], output: Path) -> str:
+    deadline = time.monotonic() + _START_LIMIT_S
+    while time.monotonic() < deadline:
+        has_ended = process.poll() is not None
+        said = output.read_text(errors="replace")
+        if found := _LISTENING.search(said):
+            return found[1]
+        if has_ended:
+            lines = said.strip().splitlines() or [f"exit status {process.returncode}"]
+            raise StartError(f"the server did not start: {lines[-1]}")
+        time.sleep(0.01)
+    raise StartError(f"the server was not listening after {_START_LIMIT_S:g} s")

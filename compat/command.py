@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from compat import peers, report, report_docs, runner
+from compat.children import StartError
 from compat.clients.driver import DriverError
 from compat.peers import PeerError
 from compat.real_broker import RealBrokerError
@@ -22,7 +23,10 @@ from compat.toolchain.folder import ToolchainError
 from gateway.client import ClientError
 from gateway.wire.addresses import parse_address
 
-_KNOWN_ERRORS = (ClientError, DriverError, OSError, PeerError, RealBrokerError, ToolchainError)
+_KNOWN_ERRORS = (
+    *(ClientError, DriverError, OSError, PeerError),
+    *(RealBrokerError, StartError, ToolchainError),
+)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

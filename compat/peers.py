@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,14 +28,12 @@ _MOST_CHECKS: Final = "1000"
 reached before a client on a busy machine has registered with its heartbeat."""
 
 _HOST: Final = "127.0.0.1"
-_STOP_LIMIT_S: Final = 120
-_LISTENING: Final = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
 
 Address = tuple[str, int]
 
 
 class PeerError(Exception):
-    """A server did not start, or an address is not that of a name server with a broker; one line of text."""
+    """An address is not that of a name server with a broker; one line of text."""
 
 
 @dataclass(frozen=True)
@@ -103,26 +98,14 @@ def rocketmq(folder: Path) -> Iterator[Peer]:
 def tidegate(folder: Path, data: Path) -> Iterator[Peer]:
     """Run a gateway in a process of its own, with the same settings."""
     capture = folder / "tidegate.capture"
-    log = data / "tidegate.log"
-    with log.open("wb") as output:
-        process = children.start(
-            [
-                *(sys.executable, "-m", "gateway.cli", "serve", "--data", data / "data"),
-                *("--listen", f"{_HOST}:0", "--advertise", TOLD_HOST),
-                *("--transaction-timeout", "3s", "--transaction-check-interval", "1s"),
-                *("--transaction-check-max", _MOST_CHECKS),
-            ],
-            folder=data,
-            stdout=subprocess.PIPE,
-            stderr=output,
-        )
-    assert process.stdout is not None
-    try:
-        listening = _LISTENING.match(process.stdout.readline().decode())
-        if listening is None:
-            said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
-            raise PeerError(f"the gateway did not start: {said[-1]}")
-        port = int(listening[1])
+    words = (
+        *("gateway.cli", "serve", "--data", data / "data"),
+        *("--listen", f"{_HOST}:0", "--advertise", TOLD_HOST),
+        *("--transaction-timeout", "3s", "--transaction-check-interval", "1s"),
+        *("--transaction-check-max", _MOST_CHECKS),
+    )
+    with children.server(*words, output=data / "tidegate.log") as server:
+        _, port = parse_address(server.address)
         routes = [
             Route(name, (TOLD_HOST, each), (_HOST, each))
             for name, each in (("gateway", port), ("vip channel", port - VIP_CHANNEL_DISTANCE))
@@ -130,9 +113,6 @@ def tidegate(folder: Path, data: Path) -> Iterator[Peer]:
         with Recorder(capture, routes) as recorder:
             told = (TOLD_HOST, port)
             yield Peer("Tidegate", told, told, (_HOST, port), capture, recorder.questions)
-    finally:
-        children.stop(process, _STOP_LIMIT_S)
-        process.stdout.close()
 
 
 def running(name: str, namesrv: Address) -> Peer:

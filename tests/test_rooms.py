@@ -63,6 +63,7 @@ EXCEPTIONS = {
     ("spark_jobs/bench/command.py", "compat.bench.machine.describe"),
     ("spark_jobs/bench/measuring.py", "compat.bench.processes.Usage"),
     ("spark_jobs/bench/measuring.py", "compat.bench.processes.usage"),
+    ("spark_jobs/bench/command.py", "compat.children.StartError"),
     ("spark_jobs/bench/runs.py", "compat.children"),
 }
 """Files, and the names that they import against the rules."""

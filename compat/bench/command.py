@@ -22,7 +22,8 @@ from compat.bench.holding import FillError
 from compat.bench.load import LoadError
 from compat.bench.records import RecordError
 from compat.bench.results import Results, ResultsError
-from compat.bench.systems import SYSTEMS, TITLES, StartError
+from compat.bench.systems import SYSTEMS, TITLES
+from compat.children import StartError
 from compat.real_broker import RealBrokerError
 from compat.toolchain.folder import TOOLS, ToolchainError
 from gateway.client import ClientError, RefusalError

@@ -9,20 +9,18 @@ a busy machine does not change the figures.
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
 from compat import children
+from compat.bench.processes import usage
 from gateway.client import RemotingClient
+from gateway.wire.addresses import parse_address, show_address
 from gateway.wire.codes import RequestCode
 from gateway.wire.commands import encode_command
 from gateway.wire.frames import FrameBuffer
@@ -31,8 +29,6 @@ _REQUESTS: Final = 20_000
 _IN_FLIGHT: Final = 64
 _ONE_BY_ONE: Final = 2_000
 _ROUNDS: Final = 3
-_LISTENING: Final = re.compile(r"listening on ([\d.]+):(\d+)")
-_STOP_LIMIT_S: Final = 20
 
 Address = tuple[str, int]
 
@@ -43,36 +39,16 @@ class _Way(NamedTuple):
     address: Address
     pid: int
 
-    def processor_s(self) -> float:
-        """Return the processor time of the process so far, in seconds."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
 
 @contextmanager
-def _running(folder: Path, *arguments: str) -> Iterator[_Way]:
-    """Run a command and wait until it prints where it listens, on any of its outputs."""
-    process = children.start(
-        [sys.executable, "-m", "gateway.cli", *arguments],
-        folder=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            if found := _LISTENING.search(line.decode()):
-                break
-        else:
-            raise SystemExit(f"tidegate {arguments[0]} did not start")
-        yield _Way((found[1], int(found[2])), process.pid)
-    finally:
-        children.stop(process, _STOP_LIMIT_S)
-        process.stdout.close()
+def _running(output: Path, *arguments: object) -> Iterator[_Way]:
+    with children.server("gateway.cli", *arguments, output=output) as server:
+        yield _Way(parse_address(server.address), server.pid)
 
 
-def _serve(folder: Path, name: str, *flags: str) -> Sequence[str]:
-    return ("serve", "--data", str(folder / name), "--listen", "127.0.0.1:0", *flags)
+def _serving(folder: Path, name: str, *flags: object) -> AbstractContextManager[_Way]:
+    words = ("serve", "--data", folder / name, "--listen", "127.0.0.1:0", *flags)
+    return _running(folder / f"{name}.log", *words)
 
 
 async def _ask_many(address: Address) -> None:
@@ -104,14 +80,13 @@ def main() -> None:
     """Measure all ways and print a Markdown table."""
     with tempfile.TemporaryDirectory(prefix="tidegate-recording-") as scratch:
         folder = Path(scratch)
-        tap = ("--capture", str(folder / "tap"))
         with (
-            _running(folder, *_serve(folder, "plain")) as plain,
-            _running(folder, *_serve(folder, "tapped", *tap)) as tapped,
+            _serving(folder, "plain") as plain,
+            _serving(folder, "tapped", "--capture", folder / "tap") as tapped,
             _running(
-                folder,
-                *("capture", "--listen", "127.0.0.1:0", "--to", "{}:{}".format(*plain.address)),
-                *("--out", str(folder / "capture")),
+                folder / "capture.log",
+                *("capture", "--listen", "127.0.0.1:0", "--to", show_address(*plain.address)),
+                *("--out", folder / "capture"),
             ) as proxied,
         ):
             ways = {"a gateway": plain, "one that taps": tapped, "tidegate capture": proxied}
@@ -119,9 +94,9 @@ def main() -> None:
             latencies: dict[str, list[float]] = {name: [] for name in ways}
             for _ in range(_ROUNDS):
                 for name, way in ways.items():
-                    before = way.processor_s()
+                    before = usage(way.pid).cpu
                     asyncio.run(_ask_many(way.address))
-                    costs[name].append((way.processor_s() - before) / _REQUESTS * 1e6)
+                    costs[name].append((usage(way.pid).cpu - before) / _REQUESTS * 1e6)
                     latencies[name].append(_latency_us(way.address))
     print("| process | processor time per request | median latency, one at a time |")
     print("|---|---|---|")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,15 +13,6 @@ from compat.bench import holding
 from compat.bench.records import Spread
 from compat.bench.scenarios import Scenario
 from compat.real_broker import RealBroker
-from compat.toolchain.folder import PROJECT
-
-_START_LIMIT_S: Final = 30
-_STOP_LIMIT_S: Final = 30
-_LISTENING: Final = re.compile(r"^listening on ([^\s,]+)", re.MULTILINE)
-
-
-class StartError(Exception):
-    """A server did not start; the text is one line."""
 
 
 class System(NamedTuple):
@@ -64,7 +52,8 @@ def tidegate(folder: Path, scenario: Scenario) -> Iterator[System]:
     disk_read = holding.disk_reads(data) if scenario.held else None
     start = time.monotonic()
     options = ("--listen", "127.0.0.1:0", "--flush", scenario.flush, "--workers", scenario.workers)
-    with _program("gateway.cli", "serve", "--data", data, *options, folder=folder) as server:
+    words = ("gateway.cli", "serve", "--data", data, *options)
+    with children.server(*words, output=folder / "output") as server:
         holding.wait_for_answer(server.address)
         started = time.monotonic()
         yield System(
@@ -84,45 +73,9 @@ def tidegate(folder: Path, scenario: Scenario) -> Iterator[System]:
 def answers(folder: Path, scenario: Scenario) -> Iterator[System]:
     """Run a server that answers sends and stores nothing: its rate is the limit of client and loopback."""
     folder.mkdir(parents=True)
-    with _program("compat.bench.answers", scenario.queues, folder=folder) as server:
+    words = ("compat.bench.answers", scenario.queues)
+    with children.server(*words, output=folder / "output") as server:
         yield System("answers", server.address, server.pid, folder, server.output)
-
-
-class _Server(NamedTuple):
-    address: str
-    pid: int
-    output: Path
-
-
-@contextmanager
-def _program(module: str, *arguments: object, folder: Path) -> Iterator[_Server]:
-    """Run a Python program and wait until it prints where it listens."""
-    output = folder / "output"
-    with output.open("wb") as out:
-        process = children.start(
-            [sys.executable, "-m", module, *map(str, arguments)],
-            folder=folder,
-            environment={"PYTHONPATH": str(PROJECT)},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield _Server(_address(process, output), process.pid, output)
-    finally:
-        children.stop(process, _STOP_LIMIT_S)
-
-
-def _address(process: subprocess.Popen[bytes], output: Path) -> str:
-    deadline = time.monotonic() + _START_LIMIT_S
-    while time.monotonic() < deadline:
-        said = output.read_text(errors="replace")
-        if found := _LISTENING.search(said):
-            return found[1]
-        if process.poll() is not None:
-            lines = said.strip().splitlines() or [f"exit status {process.returncode}"]
-            raise StartError(f"the server did not start: {lines[-1]}")
-        time.sleep(0.01)
-    raise StartError(f"the server was not listening after {_START_LIMIT_S} s")
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import subprocess
 import sys
@@ -12,23 +11,30 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from compat import children
+from compat.children import StartError
 from compat.clients.driver import DriverError
 from compat.demo.jobs import AGAIN, BASELINE, jobs
-from compat.demo.recording import SETTINGS, DemoError, record
+from compat.demo.recording import SETTINGS, record
 from compat.real_broker import RealBroker, RealBrokerError
 from compat.toolchain.folder import ToolchainError
 
-_LISTENING: Final = re.compile(r"listening on ([\d.]+:\d+)")
-_STOP_LIMIT_S: Final = 120
 _PATIENCE_S: Final = 10.0
 """How long a replay waits for answers, such as those to pulls that wait when the recording ends."""
 _DIFFERENT: Final = 3
 """The exit status of jobs that found a difference."""
 
-_KNOWN_ERRORS: Final = (DemoError, DriverError, OSError, RealBrokerError, ToolchainError)
+
+class DemoError(Exception):
+    """The jobs failed; the text is one line."""
+
+
+_KNOWN_ERRORS: Final = (
+    *(DemoError, DriverError, OSError, RealBrokerError),
+    *(StartError, ToolchainError),
+)
 
 
 class Demo:
@@ -63,7 +69,12 @@ class Demo:
         file.write_text("".join(f"{shlex.join(line)}\n" for line in lines))
         command = ("jobs", str(file), "--master", self._master)
         self._tell(f"$ tidegate {' '.join(command)}")
-        process = self._start(command, stderr=subprocess.STDOUT)
+        process = children.start(
+            [sys.executable, "-m", "gateway.cli", *command],
+            folder=self._folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         assert process.stdout is not None
         for line in process.stdout:
             self._tell(f"  {line.decode().rstrip()}")
@@ -80,31 +91,14 @@ class Demo:
         )
         self._tell(f"$ tidegate {' '.join(flags)}")
         log = self._folder / "tidegate.log"
-        with log.open("ab") as stream:
-            process = self._start(flags, stderr=stream)
-        assert process.stdout is not None
-        try:
-            listening = _LISTENING.search(process.stdout.readline().decode())
-            if listening is None:
-                raise DemoError(f"the gateway did not start: see {log}")
-            yield listening[1]
-        finally:
-            children.stop(process, _STOP_LIMIT_S)
-            process.stdout.close()
+        with children.server("gateway.cli", *flags, output=log) as server:
+            yield server.address
 
     @contextmanager
     def _broker(self) -> Iterator[str]:
         with RealBroker(settings=SETTINGS) as broker:
             self._tell(f"RocketMQ 5.5.0: name server {broker.namesrv_address}")
             yield broker.namesrv_address
-
-    def _start(self, arguments: Sequence[str], stderr: int | IO[bytes]) -> subprocess.Popen[bytes]:
-        return children.start(
-            [sys.executable, "-m", "gateway.cli", *arguments],
-            folder=self._folder,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-        )
 
     def _title(self, text: str) -> None:
         print(f"\n== {text}", flush=True)

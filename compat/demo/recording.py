@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,7 +15,6 @@ from compat import children
 from compat.demo.traffic import Tell, talk
 from compat.real_broker import PATIENT, RealBroker
 
-_LISTENING: Final = re.compile(r"listening on ([\d.]+:\d+)")
 _STOP_LIMIT_S: Final = 120
 _LINES_BEFORE_IT_LISTENS: Final = 20
 
@@ -35,10 +32,6 @@ class Recorded(NamedTuple):
     commit_log: Path
     ports: tuple[int, int]
     """The ports of name server and broker."""
-
-
-class DemoError(Exception):
-    """A part did not start; the text is one line."""
 
 
 def record(folder: Path, tell: Tell, *, briefly: bool = False) -> Recorded:
@@ -61,21 +54,11 @@ def record(folder: Path, tell: Tell, *, briefly: bool = False) -> Recorded:
 def _capture(server: str, folder: Path, tell: Tell) -> Iterator[str]:
     flags = ("capture", "--listen", "127.0.0.1:0", "--to", server, "--out", str(folder))
     tell(f"$ tidegate {' '.join(flags)}")
-    process = children.start(
-        [sys.executable, "-m", "gateway.cli", *flags], folder=folder.parent, stderr=subprocess.PIPE
-    )
-    assert process.stderr is not None
-    try:
-        line = process.stderr.readline().decode()
-        listening = _LISTENING.search(line)
-        if listening is None:
-            raise DemoError(f"the capture did not start: {line.strip()}")
-        yield listening[1]
-    finally:
-        process.terminate()
-        _, said = process.communicate(timeout=_STOP_LIMIT_S)
-        for line in said.decode().splitlines():
-            tell(f"  {line}")
+    output = folder.with_name("capture.log")
+    with children.server("gateway.cli", *flags, output=output) as proxy:
+        yield proxy.address
+    for line in output.read_text().splitlines():
+        tell(f"  {line}")
 
 
 @contextmanager

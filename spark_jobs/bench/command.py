@@ -14,6 +14,7 @@ import rich_click as click
 from rich.console import Console
 
 from compat.bench.machine import describe
+from compat.children import StartError
 from spark_jobs import result_files
 from spark_jobs.bench import figures, plots, runs
 from spark_jobs.bench.figures import Machine, Measurement, Results
@@ -85,7 +86,7 @@ def bench(
         if plot_folder is not None:
             plot_folder.mkdir(parents=True, exist_ok=True)
         found = _measure(sizes, master, spread, 0 if without_replay else requests, recorded)
-    except (JobError, OSError) as error:
+    except (JobError, OSError, StartError) as error:
         click.echo(f"bench-spark: {error}", err=True)
         sys.exit(1)
     figures.show(console, found)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from compat import children
+from gateway.wire.addresses import parse_address
 from gateway.wire.codes import RequestCode
 from spark_jobs.bench.figures import Measurement
 from spark_jobs.bench.making import multiply
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _START_NS: Final = 1_760_000_000_000_000_000
-_LISTENING: Final = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
-_STOP_LIMIT_S: Final = 20.0
 _PACED_PER_S: Final = 1000
 _PACED_MOST_S: Final = 20
 
@@ -130,10 +126,12 @@ def replays(session: Session, recorded: Path, folder: Path, requests: int) -> It
         )
         tables, out = folder / f"sends-{speed}", folder / f"replayed-{speed}"
         ingest(session.spark, [file], tables, levels=DEFAULT_LEVELS)
-        with gateway(folder / f"gateway-{speed}") as (port, process):
-            target = find_target(("127.0.0.1", port))
+        data, log = folder / f"gateway-{speed}", folder / f"gateway-{speed}.log"
+        words = ("gateway.cli", "serve", "--data", data, "--listen", "127.0.0.1:0")
+        with children.server(*words, output=log) as gateway:
+            target = find_target(parse_address(gateway.address))
             chosen, plan = choose(read_table(session.spark, tables, "pair"), sends)
-            with measured(name, session.master, "requests", beside=process) as found:
+            with measured(name, session.master, "requests", beside=gateway.pid) as found:
                 outcome = replay(
                     session.spark, chosen, target, out, rules=Rules(run_name(out)), speed=speed
                 )
@@ -149,26 +147,3 @@ def _details(outcome: Outcome) -> dict[str, float]:
         "pacing P99, ms": outcome.pacing_p99_ms or 0.0,
         **outcome.outcomes,
     }
-
-
-@contextmanager
-def gateway(data: Path) -> Iterator[tuple[int, int]]:
-    """Run a gateway process on a free port, and yield the port and the process id."""
-    command: list[Any] = [sys.executable, "-m", "gateway.cli", "serve", "--data", data]
-    process = children.start(
-        [*command, "--listen", "127.0.0.1:0"],
-        folder=data.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline().decode()
-        listening = _LISTENING.match(line)
-        if listening is None:
-            raise JobError(f"the gateway did not start: {line or 'it said nothing'}")
-        yield int(listening[1]), process.pid
-    finally:
-        children.stop(process, _STOP_LIMIT_S)
-        if process.stdout is not None:
-            process.stdout.close()

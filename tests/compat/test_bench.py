@@ -50,7 +50,7 @@ from compat.bench.records import (
 )
 from compat.bench.results import FORMAT, Held, Outcome, Results, ResultsError, Storm
 from compat.bench.scenarios import Scenario
-from compat.bench.systems import StartError
+from compat.children import StartError
 from compat.real_broker import RealBrokerError
 from gateway.client import ClientError
 from gateway.wire.codes import RequestCode, ResponseCode

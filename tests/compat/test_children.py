@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from compat import children
+from gateway.wire.addresses import parse_address
 
 LIMIT_S = 120
 
@@ -65,3 +69,19 @@ def test_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
     with child.stdout as lines:
         lines.readline()
         assert children.stop(child, 0.1) == -signal.SIGKILL
+
+
+def test_a_server_is_known_by_what_it_prints_and_ends_with_the_block(tmp_path: Path) -> None:
+    with children.server("compat.bench.answers", 4, output=tmp_path / "output") as server:
+        host, port = parse_address(server.address)
+        socket.create_connection((host, port), LIMIT_S).close()
+        assert is_running(server.pid)
+    assert not is_running(server.pid)
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+    with (
+        pytest.raises(children.StartError, match=r"did not start: ValueError: .*'many'"),
+        children.server("compat.bench.answers", "many", output=tmp_path / "output"),
+    ):
+        pass

@@ -380,8 +380,8 @@ def test_a_topic_with_a_limit_counts_refusals_from_0(gateway: MemoryGateway) -> 
 
 
 def test_every_series_is_explained() -> None:
-    """docs/operations.md has a row for each series, and no other row."""
-    text = (ROOT / "docs/operations.md").read_text()
+    """docs/monitoring.md has a row for each series, and no other row."""
+    text = (ROOT / "docs/monitoring.md").read_text()
     names = re.findall(r"^\| `((?:rocketmq|tidegate)_\w+)", text, re.MULTILINE)
     explained = {name.removesuffix("_total") for name in names}
     files = ("gateway/metrics.py", "gateway/client_metrics.py")

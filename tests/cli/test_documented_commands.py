@@ -60,4 +60,4 @@ def test_what_is_not_there_is_found() -> None:
     assert unknown(["abort", "--topics=orders"]) == ["--topics"]
     assert len(set(shown(PROJECT / "README.md"))) > 10
     # This page has its commands in indented blocks.
-    assert "drain --data ./data --to NAMESRV:9876" in shown(PROJECT / "docs/disaster-recovery.md")
+    assert "drain --data ./data --to NAMESRV:9876" in shown(PROJECT / "docs/moving.md")

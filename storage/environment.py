@@ -310,8 +310,8 @@ class Environment:
         self._lacking = max(1, batch_bytes)
 
     def disk_free(self) -> int:
-        """Return the bytes that the disk has free for files to grow: that of the folder or that of LMDB's file, whichever
-        has less. Free pages inside the file come on top."""
+        """Return the bytes that the disk has free for files to grow: the folder's or that of LMDB's file, whichever has
+        less. Free pages inside the file come on top."""
         return min(free_bytes(self.folder), free_bytes(self._data))
 
     def close(self) -> None:

@@ -142,9 +142,10 @@ class Environment:
                 self.folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 """The open folder, wherever its path leads by now."""
                 opened.callback(os.close, self.folder)
-                # It may be a link to another disk.
-                self._data = os.open(path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
-                opened.callback(os.close, self._data)
+                # LMDB's file may be a link to another disk.
+                place = (path / DATA_FILE).resolve().parent
+                self._place = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+                opened.callback(os.close, self._place)
                 self._files = [(path / name, (path / name).stat()) for name in _STORED]
             except (lmdb.Error, MemoryError, OSError) as error:
                 raise cannot_use("open", path, error) from error
@@ -310,9 +311,9 @@ class Environment:
         self._lacking = max(1, batch_bytes)
 
     def disk_free(self) -> int:
-        """Return the bytes that the disk has free for files to grow: the folder's or that of LMDB's file, whichever has
-        less. Free pages inside the file come on top."""
-        return min(free_bytes(self.folder), free_bytes(self._data))
+        """Return the bytes that the disk has free for files to grow. If LMDB's file is on another disk, the one with
+        less counts. Free pages inside the file come on top."""
+        return min(free_bytes(self.folder), free_bytes(self._place))
 
     def close(self) -> None:
         """Close the file and release the folder."""

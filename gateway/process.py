@@ -143,9 +143,11 @@ def allow_open_files(config: Config, *, asked: int = 0) -> None:
         )
 
 
-def announce(line: str) -> None:
-    """Write a line to standard output. Where that fails, as its reader is gone or its disk is full, the process serves
-    all the same."""
+def announce(config: Config, line: str) -> None:
+    """Write a line to standard output, and to `log_file` if there is one, where starts are looked for as well. Where
+    standard output's reader is gone or its disk is full, the process serves all the same."""
+    if config.log_file is not None:
+        Logger().info("{line}", line=line)
     try:
         os.write(_STANDARD_OUTPUT, f"{line}\n".encode(errors="surrogateescape"))
     except OSError as failure:
@@ -155,17 +157,18 @@ def announce(line: str) -> None:
 
 
 def tell_http(config: Config, port: int) -> None:
-    """Write to standard output where the HTTP port is, and whether the console is there.
+    """Announce where the HTTP port is, and whether the console is there.
 
     :param port: the port that is really bound.
     """
     assert config.http is not None
     address = f"{'https' if config.http_tls else 'http'}://{HostPort(config.http.host, port)}"
-    announce(f"metrics on {address}/metrics")
+    announce(config, f"metrics on {address}/metrics")
     announce(
+        config,
         "no console and no API: http is not a loopback address; set http_token_file or authentication"
         if config.is_api_closed
-        else f"console on {address}/"
+        else f"console on {address}/",
     )
 
 

@@ -492,12 +492,14 @@ def _serve(config: Config) -> None:
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
     announce(
+        config,
         f"listening on {HostPort(config.listen.host, gateway.port)}, clients are told {gateway.advertised}, "
-        f"data in {config.data}"
+        f"data in {config.data}",
     )
     if config.clock == "manual":
         announce(
-            "the clock stands still until 'tidegate clock advance' or 'tidegate clock set' moves it"
+            config,
+            "the clock stands still until 'tidegate clock advance' or 'tidegate clock set' moves it",
         )
     if config.http is not None:
         tell_http(config, gateway.http_port)

@@ -47,6 +47,22 @@ def test_the_level_is_changed_while_it_serves(tmp_path: Path) -> None:
     assert codes.count(25) == 1  # the one that ended it: the one that began it is not logged
 
 
+@pytest.mark.parametrize("flags", [[], ["--workers", "2"]])
+def test_a_log_file_has_the_starts(tmp_path: Path, flags: list[str]) -> None:
+    """After a kill, the next start is the only trace of it there."""
+    file = tmp_path / "file.log"
+    log = ("--log-file", str(file), "--http", "127.0.0.1:0")
+    with GatewayProcess(tmp_path / "data", *log, *flags) as gateway:
+        assert gateway.terminate() == 0
+        gateway.start()
+        assert gateway.terminate() == 0
+    lines = file.read_text().splitlines()
+    [first, second] = [line for line in lines if f"] listening on {gateway.address}" in line]
+    assert "gateway.process#info" in first
+    assert first.split(" ", 1)[1] == second.split(" ", 1)[1]
+    assert any("console on http://127.0.0.1:" in line for line in lines)
+
+
 def test_a_log_that_nobody_reads_holds_up_nothing(tmp_path: Path) -> None:
     """The reader of a pipe may have been stopped, or a terminal may hold its output."""
     gateway = GatewayProcess(tmp_path / "data", "--log-level", "debug")

@@ -46,7 +46,7 @@ _KNOWN_ERRORS = (
     metavar="DIR",
     help="Write report.md, report.html and the two captures to this folder.",
 )
-@click.option("--write-docs", is_flag=True, help="Update the tables of docs/compatibility.md.")
+@click.option("--write-docs", is_flag=True, help="Update the tables of docs/compatibility*.md.")
 def compat(
     names: tuple[str, ...],
     against: tuple[str, str] | None,
@@ -91,7 +91,8 @@ def compat(
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
     if write_docs:
         report_docs.write(outcomes)
-        console.print(f"written: {report_docs.FILE}", soft_wrap=True)
+        for file in (report_docs.DIFFERENCES_FILE, report_docs.TABLES_FILE):
+            console.print(f"written: {file}", soft_wrap=True)
     if not all(outcome.passed for outcome in outcomes):
         sys.exit(1)
 

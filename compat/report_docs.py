@@ -1,16 +1,18 @@
-"""Writes the generated part of docs/compatibility.md: differences, requests by client, and scenarios."""
+"""Writes the generated parts of the documents: deliberate differences, requests by client, and scenarios."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from compat.report import difference_lines, name
 from compat.runner import Outcome
 from compat.toolchain.folder import PROJECT
 
-FILE: Final = PROJECT / "docs" / "compatibility.md"
+DIFFERENCES_FILE: Final = PROJECT / "docs" / "compatibility.md"
+TABLES_FILE: Final = PROJECT / "docs" / "compatibility-tables.md"
 CLIENTS: Final = (
     *("java-5.5.0", "java-4.9.8", "java-4.5.2", "java-4.2.0", "cpp", "go"),
     *("mqadmin", "dashboard", "raw"),
@@ -21,17 +23,21 @@ _END: Final = "<!-- end -->"
 
 
 def write(outcomes: Sequence[Outcome]) -> None:
-    """Replace the tables between the marks of the file."""
-    text = FILE.read_text()
+    """Replace the tables between the marks of both files."""
+    _replace(DIFFERENCES_FILE, "\n".join(difference_lines()) + "\n")
+    _replace(TABLES_FILE, tables(outcomes))
+
+
+def _replace(file: Path, generated: str) -> None:
+    text = file.read_text()
     before, _, rest = text.partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    FILE.write_text(f"{before}{_BEGIN}\n\n{tables(outcomes)}\n{_END}{after}")
+    file.write_text(f"{before}{_BEGIN}\n\n{generated}\n{_END}{after}")
 
 
 def tables(outcomes: Sequence[Outcome]) -> str:
-    """Return the deliberate differences, the requests by client, and the scenarios as Markdown."""
-    lines = ["## Deliberate differences", "", *difference_lines(), ""]
-    lines += ["## Requests by client", ""]
+    """Return the requests by client, and the scenarios, as Markdown."""
+    lines = ["## Requests by client", ""]
     lines.append("| request | " + " | ".join(CLIENTS) + " |")
     lines.append("|---" * (1 + len(CLIENTS)) + "|")
     cells = _cells(outcomes)

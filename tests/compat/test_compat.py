@@ -15,8 +15,8 @@ from compat.comparison import Finding, compare, spoken
 from compat.differences import DIFFERENCES, number_of
 from compat.exchanges import Exchange, exchanges, tag
 from compat.peers import Peer, built_in_pair
-from compat.report import summary, write
-from compat.report_docs import CLIENTS, tables
+from compat.report import difference_lines, summary, write
+from compat.report_docs import CLIENTS, DIFFERENCES_FILE, TABLES_FILE, tables
 from compat.runner import Outcome
 from compat.scenarios import SCENARIOS, Scenario, Stage
 from compat.toolchain.go import installed_go
@@ -277,3 +277,11 @@ def test_the_gateway_does_what_rocketmq_does(tmp_path: Path) -> None:
     assert "DIFFERENT" not in tables(outcomes)
     assert f"{RequestCode.SEND_MESSAGE_V2}" in tables(outcomes)
     assert "Deliberate differences" in report
+
+
+def test_the_pages_have_every_difference_and_every_scenario() -> None:
+    """What `tidegate compat --write-docs` would write, as far as it is known without a run."""
+    assert "\n".join(difference_lines()) in DIFFERENCES_FILE.read_text()
+    page = TABLES_FILE.read_text()
+    for scenario in SCENARIOS.values():
+        assert f"| {scenario.name} | {', '.join(scenario.clients)} | {scenario.promise} |" in page

@@ -30,7 +30,7 @@ help:
 	@echo "make bench           figures of the gateway and of a real RocketMQ broker"
 	@echo "make bench-full      all of them, in about 40 minutes"
 	@echo "make torture         kills, full disks, stopped clocks and crowds under load, for 5 minutes"
-	@echo "make bench-spark     figures of the jobs on recorded traffic (docs/replay.md)"
+	@echo "make bench-spark     figures of the jobs on recorded traffic (docs/replay-speed.md)"
 	@echo "make example-java    the Java quick start, against a running 'make run'"
 	@echo "make example-python  the Python quick start, likewise"
 	@echo "make clean           remove $(VENV) and .tools"

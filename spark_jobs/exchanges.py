@@ -45,7 +45,7 @@ ROWS: Final = pa.schema(
         ("answer_body", pa.binary()),
     ]
 )
-"""The columns of pairs; docs/replay.md describes them."""
+"""The columns of pairs; docs/replay-reference.md describes them."""
 
 DDL: Final = ddl(ROWS)
 """`ROWS` as a schema of Spark."""

@@ -60,7 +60,7 @@ RESULTS: Final = pa.schema(
         ("body", pa.binary()),
     ]
 )
-"""The columns of results, one row for each request; docs/replay.md describes them."""
+"""The columns of results, one row for each request; docs/replay-reference.md describes them."""
 
 DDL: Final = ddl(RESULTS)
 

@@ -11,7 +11,7 @@ from gateway.broker import Broker
 from gateway.handlers.steps import Steps
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError, check_number
-from gateway.topics import MAX_PUT, Topic, check_queues, check_topic_name
+from gateway.topics import MAX_PUT, check_queues, check_topic_name
 from gateway.versions import TableVersion
 from gateway.wire.admin_bodies import (
     encode_topics,
@@ -42,6 +42,9 @@ from gateway.wire.progress_bodies import (
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 """Names of TopicFilterType. They are stored without effect: a message has one tag."""
+
+QUEUES_AT_ONCE = 500
+"""Queues looked at in one turn of the reactor, some 2 ms of work."""
 
 MAX_ROWS = 1_000
 """Most entries of a queue in one answer to 321."""
@@ -156,21 +159,23 @@ class TopicAdmin:
         self._answer_on_disk(call)
 
     def topic_stats(self, call: Call) -> None:
-        """Answer with each queue's ends and the time of its last message (202)."""
+        """Answer with each queue's ends and the time of its last message (202). A topic can have thousands of queues,
+        so other work has its turn in between."""
+        self._steps.begin(self._topic_stats(call), call)
+
+    def _topic_stats(self, call: Call) -> Iterator[None]:
         fields: GetTopicStats = call.fields
         topic = self._topics.get(fields.topic)
         if topic is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist")
-        rate = self._broker.stats.topic_put_rate(topic.name)
-        call.answer(body=encode_topic_stats(self._ends_of(topic), rate))
-
-    def _ends_of(self, topic: Topic) -> list[QueueEnds]:
         store = self._broker.store
-        found = []
+        ends = []
         for number in range(topic.queues):
+            if number % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                yield
             queue = store.queue(topic.stored_name, number)
             last_ms = store.stored_ms(queue, queue.visible - 1) if queue.visible else None
-            found.append(
+            ends.append(
                 QueueEnds(
                     self._broker.message_queue(topic.name, number),
                     queue.first,
@@ -178,7 +183,8 @@ class TopicAdmin:
                     last_ms or 0,
                 )
             )
-        return found
+        rate = self._broker.stats.topic_put_rate(topic.name)
+        call.answer(body=encode_topic_stats(ends, rate))
 
     def system_topics(self, call: Call) -> None:
         """Answer with the gateway's own topics (305)."""

@@ -182,7 +182,8 @@ class Listings:
             await work.step()
             topic = self._broker.topics.get(consumed)
             if topic is not None and not self._broker.clients.gave_up(name, topic.name):
-                topics.append(self._lag(name, topic, progress.get(topic.stored_name, {})))
+                offsets = progress.get(topic.stored_name, {})
+                topics.append(await self._lag(name, topic, offsets, work))
                 queues += len(topics[-1].queues)
                 if queues > MAX_QUEUES_AT_A_TIME:
                     topics[-1].queues = []
@@ -193,11 +194,14 @@ class Listings:
             topics=topics,
         )
 
-    def _lag(self, group: str, topic: Topic, offsets: Mapping[int, int]) -> TopicLag:
+    async def _lag(
+        self, group: str, topic: Topic, offsets: Mapping[int, int], work: Work
+    ) -> TopicLag:
         store = self._broker.store
         queues = []
         waiting: list[int] = []
         for queue in store.readable_queues(topic.stored_name, topic.settings.read_queue_nums):
+            await work.step()
             number = queue.number
             offset = offsets.get(number, 0)
             next_offset = max(offset, queue.first)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gateway.handlers import topic_admin
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import java_hash
 from storage import Store, usage_of
@@ -283,6 +284,20 @@ class TestStats:
             client.send_message("T")
         gateway.advance(20_000)
         assert read(client.ask(202, {"topic": "T"}))["topicPutTps"] == pytest.approx(1.5)
+
+    def test_others_have_their_turn_while_many_queues_are_looked_at(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(topic_admin, "QUEUES_AT_ONCE", 10)
+        create_topic(client, "wide", 100)
+        client.transport.clear()
+        question = client.send(202, {"topic": "wide"})
+        for _ in range(10):
+            gateway.reactor.turn()
+        assert client.transport.value() == b""
+        answer = client.answer(question)
+        assert answer is not None
+        assert len(by_queue(read(answer)["offsetTable"])) == 100
 
     def test_unknown(self, client: MemoryClient) -> None:
         answer = client.ask(202, {"topic": "NONE"})

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
+from gateway import client_metrics
 from gateway.client_metrics import version_name
 from gateway.meter import Distribution
 from gateway.metrics import SAMPLES_AT_ONCE, Metrics
@@ -461,6 +462,21 @@ def test_how_far_consumers_are_behind(gateway: MemoryGateway) -> None:
     assert Scrape(gateway).by(lag, *labels) == {"readers@orders@false@false": 2}
     confirm(client, 3)
     assert Scrape(gateway).by(latency, *labels) == {"readers@orders@false@false": 0}
+
+
+def test_others_have_turns_while_many_queues_of_consumers_are_looked_at(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_metrics, "QUEUES_AT_ONCE", 10)
+    client = gateway.connect()
+    for topic in ("wide", "wider"):
+        create_topic(client, topic, 100)
+    client.heartbeat("one", "readers", {"wide": "*", "wider": "*"})
+    pieces = list(metrics_of(gateway).pieces())
+    family = b"rocketmq_consumer_lag_messages"
+    first = next(at for at, piece in enumerate(pieces) if family in piece)
+    assert not any(pieces[first - 20 : first])
+    assert pieces[first].count(b"\n" + family + b"{") == 2
 
 
 def test_what_comes_back_to_consumers_that_pop_is_behind_again(gateway: MemoryGateway) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import ensureDeferred
@@ -11,7 +11,8 @@ from twisted.internet.defer import ensureDeferred
 from gateway.setting_values import parse_host_port
 from gateway.topics import SYSTEM_GROUPS
 from gateway.web import topics, turns
-from gateway.web.topics import ListQuery, _page
+from gateway.web.endpoints import Asker
+from gateway.web.topics import GroupList, Listings, ListQuery, _page
 from gateway.web.turns import Turns
 from gateway.wire.codes import RequestCode
 from storage.keys import queue_prefix
@@ -215,6 +216,24 @@ def test_others_have_their_turn_while_a_user_with_many_policies_is_told_what_may
         gateway.reactor.turn()
         assert asked == [*expected]
     assert paging.result == ([], None)
+
+
+def test_others_have_their_turn_while_many_queues_of_a_group_are_looked_at(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "PIECE_SECONDS", 0)
+    client = gateway.connect()
+    create_topic(client, "wide", 100)
+    client.pull("wide", 0, 0, group="workers", commit=0)
+    broker, unused = gateway.service.broker, cast(Any, None)
+    listings = Listings(broker, unused, unused, Turns(gateway.reactor, broker.committer))
+    listing = ensureDeferred(listings.list_groups(Asker(None, ""), ListQuery(contains="workers")))
+    for _ in range(100):
+        gateway.reactor.turn()
+    assert not listing.called
+    gateway.settle()
+    (group,) = cast(GroupList, listing.result).groups
+    assert len(group.topics[0].queues) == 100
 
 
 @pytest.mark.parametrize("turn", range(4))

@@ -5,8 +5,8 @@ Maps keyed by queues are written in the form that Java reads, which is not plain
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,9 +16,6 @@ from gateway.wire.bodies import MessageQueue, Subscription
 from gateway.wire.dialect import entries_by_objects, joined_entries, map_by_objects
 
 _encode = msgspec.json.Encoder().encode
-
-_LAST_MS = 253_370_764_800_000
-"""The year 9999. A damaged row may hold any time, and dates cannot have more digits."""
 
 
 class QueueEnds(NamedTuple):
@@ -198,7 +195,6 @@ def encode_queue_rows(
 
 
 def _moment(ms: int) -> str:
-    """Return a time as UtilAll.timeMillisToHumanString2 writes it, in the machine's own time zone; at most
-    `_LAST_MS`."""
-    moment = datetime.fromtimestamp(min(ms, _LAST_MS) // 1000).astimezone()
-    return f"{moment:%Y-%m-%d#%H:%M:%S}:{ms % 1000:03}"
+    """Return a time as UtilAll.timeMillisToHumanString2 writes it, in the machine's own time zone. It may be past the
+    year 9999, the last of `datetime`: a damaged row may hold any time."""
+    return f"{time.strftime('%Y-%m-%d#%H:%M:%S', time.localtime(ms // 1000))}:{ms % 1000:03}"

@@ -165,13 +165,14 @@ class Users:
     def acls(self, subject: str | None, resource: str | None) -> list[AclInfo]:
         """Return policies by user. Where texts are given, the names of subjects and of resources must contain them."""
         found = []
+        wanted = resource or ""
         for name in sorted(self._acls):
             if (subject or "") not in SUBJECT + name:
                 continue
             policies = [
                 AclPolicy(policy_type=policy.policy_type, entries=entries)
                 for policy in self._acls[name].policies
-                if (entries := [one for one in policy.entries if (resource or "") in _key(one)])
+                if (entries := [one for one in policy.entries if wanted in (one.resource or "")])
             ]
             if policies:
                 found.append(AclInfo(subject=SUBJECT + name, policies=policies))
@@ -284,11 +285,6 @@ def _policy_type(text: str | None) -> str:
     return next((one for one in POLICY_TYPES if one.lower() == (text or "").lower()), "Custom")
 
 
-def _key(entry: AclEntry) -> str:
-    """Return the resource of an entry."""
-    return str(Pattern.parse(entry.resource or ""))
-
-
 def _tidy(policy: AclPolicy) -> AclPolicy:
     """Return a policy in the form in which it is stored and shown.
 
@@ -296,7 +292,7 @@ def _tidy(policy: AclPolicy) -> AclPolicy:
     """
     entries = [
         AclEntry(
-            resource=_key(entry),
+            resource=str(Pattern.parse(entry.resource or "")),
             actions=[action for action in Action if action in parse_actions(entry.actions)],
             source_ips=entry.source_ips or None,
             decision=(entry.decision or "").capitalize() or None,
@@ -307,12 +303,12 @@ def _tidy(policy: AclPolicy) -> AclPolicy:
 
 
 def _by_type(policies: Iterable[AclPolicy]) -> dict[str, _ByResource]:
-    """Return the entries of policies by policy type and resource."""
+    """Return the entries of tidy policies by policy type and resource."""
     by_type: dict[str, _ByResource] = {one: {} for one in POLICY_TYPES}
     for policy in policies:
         entries = by_type[_policy_type(policy.policy_type)]
         for entry in policy.entries:
-            entries.setdefault(_key(entry), []).append(entry)
+            entries.setdefault(entry.resource or "", []).append(entry)
     return by_type
 
 

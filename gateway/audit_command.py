@@ -47,10 +47,8 @@ def audit(
       tidegate audit --data ./data --topic orders --action abort
       tidegate audit --data ./data --who alice --json
     """
-    import msgspec
-
     from gateway.audit import FILE, read_lines
-    from gateway.display import printable
+    from gateway.display import json_lines, printable
     from gateway.moments import show_moment
     from storage import DATA_FILE
 
@@ -72,7 +70,7 @@ def audit(
             continue
         shown += 1
         if as_json:
-            click.echo(msgspec.json.encode(line).decode())
+            json_lines([line])
         else:
             click.echo(printable(f"{show_moment(at_ms)}  {_text(line)}"))
     if not shown:

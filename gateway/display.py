@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # Wide enough that nothing is folded or cut when the output goes to a file or another program.
 _UNFOLDED = 10_000
+_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 _STATE_STYLE = {"pending": "cyan", "fired": "green", "aborted": "yellow"}
 _RECURRING_STYLE = {"active": "green", "paused": "yellow"}
 _OUTCOME_STYLE = {
@@ -243,10 +244,11 @@ def clock(state: ClockState, *, as_json: bool) -> None:
         print(f"next due {show_moment(state.next_due_ms)}")
 
 
-def json_lines(found: Iterable[msgspec.Struct]) -> None:
-    """Print one JSON object a line."""
+def json_lines(found: Iterable[object]) -> None:
+    """Print one JSON object a line. Control characters that JSON may have as they are could control the terminal: they
+    are escaped too."""
     for one in found:
-        print(msgspec.json.encode(one).decode())
+        print(msgspec.json.encode(one).decode().translate(_CONTROLS))
 
 
 def recurring_table(found: Sequence[RecurringMessage], now_ms: int) -> None:

@@ -445,12 +445,14 @@ class TestPending:
         assert run.err == "2 messages; more follow: --all, or --cursor C1\n"
 
     def test_json_lines_for_programs(self, tidegate: Tidegate) -> None:
-        with FakeGateway(page(MESSAGE, MESSAGE, cursor="C1")) as gateway:
+        strange = MESSAGE | {"keys": "\x1b[2J \x7f \x9b2J"}
+        with FakeGateway(page(MESSAGE, strange, cursor="C1")) as gateway:
             run = tidegate("pending", "--server", gateway.server, "--json")
         first, second, rest = map(json.loads, run.out.splitlines())
         missing = {"bornHost": None, "movedMs": None, "queueOffset": None}
         never = {"rescheduledMs": 0, "dueBeforeMs": 0}
-        assert first == second == MESSAGE | missing | never
+        assert (first, second) == (MESSAGE | missing | never, strange | missing | never)
+        assert run.out.replace("\n", "").isprintable()
         assert rest == {"cursor": "C1"}
         assert run.err == ""
 

@@ -4,7 +4,7 @@ import { dialog, field, h } from "./dom.js";
 
 const KEY = "tidegate-credentials";
 
-export class Refused extends Error {
+class Refused extends Error {
   constructor(problem) {
     super(problem.detail ?? problem.title);
     this.status = problem.status;

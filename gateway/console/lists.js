@@ -4,68 +4,10 @@ import { get, now, post, remove } from "./api.js";
 import { selectionText } from "./bulk.js";
 import { h, notice, refresh, show, typed } from "./dom.js";
 import { count, duration, moment, short } from "./format.js";
-
-const REFRESH = 3_000;
-const MOST = 1_000;
-
-/** Draws a list repeatedly while the view is open, and calls `complain` when that fails. */
-function live(draw, complain) {
-  let timer,
-    open = true;
-  async function load() {
-    try {
-      if (!document.hidden) await draw();
-    } catch (error) {
-      complain(error.message);
-    }
-    if (open) timer = setTimeout(load, REFRESH);
-  }
-  load();
-  return {
-    leave: () => {
-      open = false;
-      clearTimeout(timer);
-    },
-  };
-}
-
-/** The head of a table; a # before a name marks a column of numbers. */
-const head = (...names) =>
-  h(
-    "thead",
-    {},
-    h(
-      "tr",
-      {},
-      names.map((name) =>
-        h("th", { scope: "col", class: name.startsWith("#") ? "number" : undefined }, name.replace("#", "")),
-      ),
-    ),
-  );
-const cell = (label, ...children) =>
-  h(
-    "td",
-    { "data-label": label, class: typeof children[0] === "number" ? "number" : undefined },
-    children.map((one) => (typeof one === "number" ? count(one) : one)),
-  );
-
-/** A row with a text in place of data. */
-const line = (text, kind) => h("tr", {}, h("td", { colspan: "8", class: kind }, text));
+import { MOST, cell, head, line, live, pages } from "./tables.js";
 
 /** Stands above the list: below a thousand rows nobody would learn that the longest lag may be elsewhere. */
 const MORE = `Only the first ${count(MOST)} by name are here: type a part of the name to see others.`;
-
-/** Returns the first rows of a list, and whether there are more. */
-async function pages(path, name, contains) {
-  const rows = [];
-  let cursor = "";
-  while (cursor !== null && rows.length < MOST) {
-    const page = await get(path, { contains, cursor, limit: MOST });
-    rows.push(...page[name]);
-    cursor = page.cursor;
-  }
-  return [rows, cursor !== null];
-}
 
 function filterBar(view, parameters, go, ...more) {
   const form = h(
@@ -153,7 +95,7 @@ export function topics(place, parameters, go) {
   const contains = parameters.get("contains") ?? "";
   const complain = (text) => show(rows, line(text, "bad-text"));
   return live(async () => {
-    const [all, isMore] = await pages("/topics", "topics", contains);
+    const [all, isMore] = await pages("/topics", "topics", { contains });
     const found = all.filter((one) => system || !one.isSystem);
     const most = Math.max(1, ...found.map((one) => one.held));
     refresh(
@@ -247,7 +189,7 @@ export function groups(place, parameters, go) {
   const contains = parameters.get("contains") ?? "";
   const complain = (text) => show(list, h("p", { class: "bad-text", role: "alert" }, text));
   return live(async () => {
-    const [found, isMore] = await pages("/groups", "groups", contains);
+    const [found, isMore] = await pages("/groups", "groups", { contains });
     // Groups with the largest lag first, then those with most members.
     found.sort((one, other) => other.lag - one.lag || other.members.length - one.members.length);
     if (isFirst && found.length === 1) opened.add(found[0].name);

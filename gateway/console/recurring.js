@@ -3,10 +3,10 @@
 import { get, now, post, put, remove } from "./api.js";
 import { dialog, field, h, notice, openDialog, refresh, show } from "./dom.js";
 import { bytes, count, distance, moment, written } from "./format.js";
+import { cell, head, line, live, pages } from "./tables.js";
 
-const REFRESH = 3_000;
 const TYPED = 250;
-const MOST = 1_000;
+const COLUMNS = ["next", "", "topic", "name", "rule", "zone", "missed ones", "fired", "state", ""];
 
 const place = (one) => `/recurring/${encodeURIComponent(one.topic)}/${encodeURIComponent(one.name)}`;
 const rule = (one) => one.cron ?? `every ${one.every}`;
@@ -27,51 +27,17 @@ const noText = (one) => `${bytes(one.bodySize)} that ${one.sysFlag & COMPRESSED 
 
 const textOfTime = (ms) => (ms === undefined || ms === null ? undefined : String(written(ms)));
 
-/** Returns the first recurring messages, and whether there are more. */
-async function all() {
-  const found = [];
-  let cursor = "";
-  while (cursor !== null && found.length < MOST) {
-    const page = await get("/recurring", { cursor, limit: MOST });
-    found.push(...page.recurring);
-    cursor = page.cursor;
-  }
-  return [found, cursor !== null];
-}
-
-const line = (text, kind) => h("tr", {}, h("td", { colspan: "10", class: kind }, text));
-
 export function recurring(box) {
   const rows = h("tbody");
-  let timer,
-    open = true;
-  const heads = ["next", "", "topic", "name", "rule", "zone", "missed ones", "fired", "state", ""];
   show(
     box,
     h("h1", { class: "unseen" }, "Recurring messages"),
     h(
       "div",
       { class: "bar" },
-      h("button", { type: "button", class: "main", onclick: () => edit(undefined, load) }, "New"),
+      h("button", { type: "button", class: "main", onclick: () => edit(undefined, view.load) }, "New"),
     ),
-    h(
-      "section",
-      { class: "panel table-box" },
-      h(
-        "table",
-        {},
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            heads.map((name) => h("th", { scope: "col" }, name)),
-          ),
-        ),
-        rows,
-      ),
-    ),
+    h("section", { class: "panel table-box" }, h("table", {}, head(...COLUMNS), rows)),
   );
 
   async function act(work) {
@@ -80,11 +46,10 @@ export function recurring(box) {
     } catch (error) {
       notice(error.message, "bad");
     }
-    load();
+    view.load();
   }
 
   function row(one) {
-    const cell = (label, ...children) => h("td", { "data-label": label }, children);
     const order = one.state === "paused" ? "resume" : "pause";
     return h(
       "tr",
@@ -96,7 +61,7 @@ export function recurring(box) {
         "name",
         h(
           "button",
-          { type: "button", class: "link", "data-key": `name ${place(one)}`, onclick: () => look(one, load) },
+          { type: "button", class: "link", "data-key": `name ${place(one)}`, onclick: () => look(one, view.load) },
           one.name,
         ),
       ),
@@ -120,34 +85,17 @@ export function recurring(box) {
     );
   }
 
-  async function load() {
-    clearTimeout(timer);
-    try {
-      if (!document.hidden) {
-        const [found, isMore] = await all();
-        refresh(
-          rows,
-          found.map(row),
-          isMore && line("There are more: tidegate recurring list", "empty"),
-          !found.length && !isMore && line("No recurring messages.", "empty"),
-        );
-      }
-    } catch (error) {
-      show(rows, line(error.message, "bad-text"));
-    }
-    if (open) {
-      clearTimeout(timer);
-      timer = setTimeout(load, REFRESH);
-    }
-  }
-
-  load();
-  return {
-    leave: () => {
-      open = false;
-      clearTimeout(timer);
-    },
-  };
+  const complain = (text) => show(rows, line(text, "bad-text", COLUMNS.length));
+  const view = live(async () => {
+    const [found, isMore] = await pages("/recurring", "recurring");
+    refresh(
+      rows,
+      found.map(row),
+      isMore && line("There are more: tidegate recurring list", "empty", COLUMNS.length),
+      !found.length && !isMore && line("No recurring messages.", "empty", COLUMNS.length),
+    );
+  }, complain);
+  return view;
 }
 
 async function look(one, changed) {

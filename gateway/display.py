@@ -285,10 +285,9 @@ def recurring_change(done: Done, now_ms: int, *, as_json: bool) -> None:
     then = "would be" if done.state == "paused" else "is"
     line = f"{done.topic} {done.name}: {done.outcome}"
     if done.outcome != "deleted":
-        line += (
-            f", {done.state}; the next {then} {show_moment(done.next_ms)}, "
-            f"{show_distance(done.next_ms, now_ms)}"
-        )
+        state = "" if done.outcome.endswith(done.state) else f", {done.state}"
+        distance = show_distance(done.next_ms, now_ms)
+        line += f"{state}; the next {then} {show_moment(done.next_ms)}, {distance}"
     print(printable(line))
 
 

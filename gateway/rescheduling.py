@@ -118,6 +118,7 @@ class Rescheduling:
         return self._move_places(places, to) or [_outcome(Place("", topic), _UNKNOWN)]
 
     def _move_places(self, places: set[Place], to: NewTime) -> list[RescheduleOutcome]:
+        self.check_enabled()
         for place in places:
             self._pending.check_number(place.message_id)
             # Check all that may be moved: `find` returns only some of very many.
@@ -130,9 +131,8 @@ class Rescheduling:
     def move(self, place: Place, to: NewTime) -> list[RescheduleResult]:
         """Move a topic's messages with a client's id, without checking permissions. Note each move in the audit log.
 
-        The caller has checked that the new time is not too far ahead.
+        The caller has checked that messages may be moved, and that the new time is not too far ahead.
         """
-        self.check_enabled()
         self._pending.check_number(place.message_id)
         now_ms = self._broker.clock.now_ms()
         results = reschedule(

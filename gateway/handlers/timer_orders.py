@@ -86,6 +86,7 @@ class TimerOrders:
             self._not_done(call, abort_remark(outcome, target))
 
     def _reschedule(self, call: Call, topic: Topic, order: NewMessage) -> None:
+        self._rescheduling.check_enabled()
         target = order.values[names.RESCHEDULE]
         if order.values.keys().isdisjoint(REQUESTS):
             raise illegal(

@@ -220,11 +220,15 @@ class TestLimits:
         schedule(client, "A", 500)
         for code, named in (
             (RequestCode.RESCHEDULE_TIMERS, {"id": "A"}),
+            (RequestCode.RESCHEDULE_TIMERS, {"id": "unknown"}),
+            (RequestCode.RESCHEDULE_TIMERS, {"topic": "orders", "key": "unknown"}),
             (RequestCode.BULK_CHANGE_TIMERS, {"topic": "orders", "action": "reschedule"}),
         ):
             answer = client.ask(code, {**named, "delay": "5"})
             assert answer.code == ResponseCode.NO_PERMISSION
             assert "recall_enabled" in (answer.remark or "")
+        order = client.send_message(TIDEGATE_RESCHEDULE="A", TIMER_DELAY_SEC="5")
+        assert order.code == ResponseCode.NO_PERMISSION
 
 
 class TestHistory:

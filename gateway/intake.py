@@ -306,21 +306,15 @@ class Intake:
         return _Prepared(topic, message, message_id, properties, encoded, due_ms, debounced)
 
     def _admit(self, topic: Topic, prepared: list[_Prepared]) -> None:
-        keys: set[bytes] = set()
-        timed = size = 0
-        for one in prepared:
-            if one.due_ms is not None:
-                timed += 1
-                size += one.size
-            if one.debounced is not None:
-                keys.add(one.debounced)
-        if not keys:
-            self._quotas.admit(topic, len(prepared), timed, size)
-            return
-        lasting = _lasting(prepared)
-        size = sum(one.size for one in lasting)
+        """Count messages that are accepted together against their topic's limits.
+
+        :raises RequestError: when there are too many.
+        """
+        keys = {one.debounced for one in prepared if one.debounced is not None}
+        timed = _lasting(prepared) if keys else [one for one in prepared if one.due_ms is not None]
+        size = sum([one.size for one in timed])
         replaced = partial(self._replaced, topic, keys)
-        self._quotas.admit(topic, len(prepared), len(lasting), size, replaced)
+        self._quotas.admit(topic, len(prepared), len(timed), size, replaced)
 
     def _replaced(self, topic: Topic, keys: Iterable[bytes]) -> list[int]:
         """Return the sizes in bytes of the pending messages that messages with these keys replace."""
@@ -445,7 +439,7 @@ def _debounced(values: Mapping[str, str]) -> bytes:
 
 
 def _lasting(prepared: list[_Prepared]) -> list[_Prepared]:
-    """Return the messages of a batch that remain once all are stored: a later one may replace earlier ones."""
+    """Return the messages of a batch that are pending once all are stored: a later one may replace earlier ones."""
     lasting = []
     replaced: set[bytes] = set()
     for one in reversed(prepared):

@@ -132,7 +132,7 @@ class GroupProgress:
                 )
                 if sums.fill_a_turn():
                     yield
-            stats.append((parts, self._rate(group, topic)))
+            stats.append((parts, self._broker.stats.group_get_rate(topic.name, group)))
         return stats
 
     def of_all_groups(self, call: Call) -> None:
@@ -354,9 +354,6 @@ class GroupProgress:
                 )
             )
         return progress
-
-    def _rate(self, group: str, topic: Topic) -> float:
-        return self._broker.stats.group_get_rate(topic.name, group)
 
     def _stored_ms(self, queue: Queue, offset: int) -> int:
         """Return when the message at an offset entered its queue, or 0 if there is none."""

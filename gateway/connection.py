@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -411,7 +412,9 @@ class RemotingFactory(ServerFactory):
         self.max_connections = config.max_connections
         self.max_frame_size = config.max_frame_size
         if self.always_reads:
-            # The other side answers with as much as clients accept (`Router.configure`).
+            # These connections are no clients'. The other side answers with as much as clients accept
+            # (`Router.configure`).
+            self.max_connections = sys.maxsize
             self.max_frame_size = max(FRAME_LIMIT, self.max_frame_size)
         self.unfinished.limit = config.max_unfinished_bytes
         self.max_unsent_bytes = config.max_unsent_bytes

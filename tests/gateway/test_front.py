@@ -118,6 +118,14 @@ def send(properties: str) -> dict[str, str]:
     return ext | {"h": "0", "i": properties}
 
 
+def test_the_limit_of_connections_is_one_of_clients_and_not_of_workers() -> None:
+    shared = Shared(Config(max_connections=1))
+    for number, broker in enumerate(("broker-a-0", "broker-a-1")):
+        shared.joined(broker, 9_886 + 10 * number)
+        shared.ask(RequestCode.GET_ALL_TOPIC_LIST)
+        assert shared.connected(number).open
+
+
 @pytest.mark.parametrize(
     "code",
     [RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.LOOK_UP_TIMERS, RequestCode.LIST_RECURRING],

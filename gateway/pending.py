@@ -353,16 +353,14 @@ class PendingMessages:
         return self._with_key(self._topics_of(wanted), wanted.key)
 
     def _topics_of(self, wanted: Wanted) -> list[bytes]:
-        """Return the topics that are searched for a key: a search in each of a hundred thousand takes 0.1 s, so if the
-        message is to be pending, only those where any is."""
+        """Return the topics that are searched for a key."""
         if wanted.topic:
-            return [wanted.topic.encode()]
-        topics = self._broker.topics
-        if wanted.state != State.PENDING.value:
-            return [name.encode() for name in topics.names()]
-        self._store.settled_reader()  # messages of the open batch count
-        held = self._store.held_totals()
-        return [name for name in held if topics.get(name.decode()) is not None]
+            names = [wanted.topic]
+        elif wanted.state == State.PENDING.value:
+            names = self._broker.topics_with_pending()
+        else:
+            names = self._broker.topics.names()
+        return [name.encode() for name in names]
 
     def _with_key(self, topics: Iterable[bytes], key: str) -> Iterator[Found]:
         return all_with_key(self._store, topics, key.encode(), MAX_WITH_KEY)

@@ -34,8 +34,8 @@ class Queries:
     """Finds messages, fired or not."""
 
     def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         self._store = broker.store
-        self._topics = broker.topics
 
     def query(self, call: Call) -> None:
         """Answer with a topic's messages that have a key or a client's id. This includes messages that have not fired
@@ -75,7 +75,7 @@ class Queries:
             matching = [one for one in found if self._matches(fields, one)]
             return [one for one in matching if call.may(READ, _topic_of(one))][:limit]
         parked = fields.topic in PARKING_TOPICS
-        topics = self._topics.names() if parked else [fields.topic]
+        topics = self._broker.topics_with_pending() if parked else [fields.topic]
         topics = [topic for topic in topics if call.may(READ, topic)]
         return find_by_key(
             self._store,

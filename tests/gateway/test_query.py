@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from gateway.handlers import queries
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.messages import decode_message, decode_messages, parse_offset_msg_id
 from gateway.wire.properties import parse
+from storage import Found, Store, find_by_key
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 
 HOUR_MS = 3_600_000
@@ -155,6 +159,21 @@ class TestByKey:
         assert sorted(found(client, "k", topic)) == ["1", "2"]
         gateway.advance(500)
         assert found(client, "k", topic) == ["2"]
+
+    def test_there_only_topics_with_pending_messages_are_searched(
+        self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client.send_message("bills", KEYS="k")
+        client.send_message("orders", "1", KEYS="k", TIMER_DELAY_MS="500")
+        searched: list[bytes] = []
+
+        def note(store: Store, topics: list[bytes], *others: Any) -> list[Found]:
+            searched.extend(topics)
+            return find_by_key(store, topics, *others)
+
+        monkeypatch.setattr(queries, "find_by_key", note)
+        assert found(client, "k", "SCHEDULE_TOPIC_XXXX") == ["1"]
+        assert searched == [b"orders"]
 
 
 class TestById:

@@ -419,7 +419,7 @@ class RemotingFactory(ServerFactory):
         self.unfinished.limit = config.max_unfinished_bytes
         self.max_unsent_bytes = config.max_unsent_bytes
         self.unsent.limit = UNSENT_OF_ALL * config.max_unsent_bytes
-        self.idle_seconds = config.connection_idle_ms / 1000
+        self.idle_seconds = config.connection_idle.total_seconds()
 
     def buildProtocol(self, addr: object) -> Any:
         if len(self.connections) >= self.max_connections:

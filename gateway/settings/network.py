@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import cached_property
 from typing import Annotated, Final, Literal
 
 from gateway.setting_values import (
@@ -134,11 +133,6 @@ class NetworkSettings(SettingsGroup):
         _TLS,
         "Whether the HTTP port uses TLS only, with the same certificate.",
     )
-
-    @cached_property
-    def connection_idle_ms(self) -> int:
-        """`connection_idle` in ms."""
-        return self.connection_idle // timedelta(milliseconds=1)
 
     @property
     def vip_channel_required(self) -> bool:

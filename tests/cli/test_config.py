@@ -354,7 +354,7 @@ class TestDirectUse:
         config = Config()
         assert config.listen == HostPort("127.0.0.1", 9876)
         assert config.max_delay_ms == 2 * 365 * 86_400_000
-        assert config.connection_idle_ms == 120_000
+        assert config.connection_idle == timedelta(seconds=120)
         assert config.retention_ms == 72 * 3_600_000
         assert config.max_message_size == 4_194_304
         assert len(config.delay_level_ms) == 18

@@ -277,7 +277,8 @@ class Committer:
                 self._safely(self._waker.grown, self._grown.popleft())
 
     def _safely(self, part: Callable[..., object], *arguments: object) -> None:
-        """Do a part of what follows a commit. If it fails, the rest is done all the same: everything is stored."""
+        """Do a part of what follows a commit. If it fails, the rest is done all the same: everything is stored, or
+        refused."""
         try:
             part(*arguments)
         except Exception:  # noqa: BLE001 - no request may harm another
@@ -289,11 +290,11 @@ class Committer:
             self.log.error("a batch could not be stored: {error}", error=str(error))
         refusal = self._refusal = not_available(error)
         self.meter.refused += 1
-        self._journal.reload()
+        self._safely(self._journal.reload)
         self._steps.clear()
         self._reload()
         for call, _ in answers:
-            call.fail(refusal.code, refusal.remark)
+            self._safely(call.fail, refusal.code, refusal.remark)
         self._clear_alarm()
         if not self._stopped:
             self._alarm_ms = self._clock.now_ms() + int(RETRY_AFTER * 1000)

@@ -717,6 +717,28 @@ class TestAnErrorOfTheProgram:
         assert len(failures) == 5
         failures.clear()
 
+    def test_after_a_refused_commit_harms_nobody_else_either(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        failures: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        client.send_message("orders", "due", TIMER_DELAY_MS="500")
+        other = gateway.connect()
+        with monkeypatch.context() as broken, commits_fail(gateway):
+            broken.setattr(other.protocol, "send", fail)
+            other.send(RequestCode.SEND_MESSAGE_V2, other.send_fields(), b"not answered")
+            broken.setattr(gateway.service.broker.audit, "reload", fail)
+            sent = client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"refused")
+            answer = client.answer(sent)
+        assert answer is not None
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert len(failures) == 2
+        failures.clear()
+        gateway.advance(1_000)
+        assert bodies(client.pull()) == ["due"]
+
     def test_while_a_step_is_counted_does_not_stop_the_next(
         self,
         gateway: MemoryGateway,

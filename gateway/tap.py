@@ -84,7 +84,9 @@ class Tapping:
     def configure(self, config: Config) -> None:
         """Record by these settings from now on."""
         folder = config.capture if config.capture_active else None
-        settings = (folder, config.capture_file_size, config.capture_keep)
+        # Sends are refused when the disk has less than disk_reserve; a recording stops long before.
+        least_free = 2 * config.disk_reserve
+        settings = (folder, config.capture_file_size, config.capture_keep, least_free)
         if settings == self._settings:
             return
         self._end(wait=False)
@@ -92,8 +94,7 @@ class Tapping:
         if folder is None:
             return
         rotation = Rotation(file_bytes=config.capture_file_size, keep=config.capture_keep)
-        # Sends are refused when the disk has less than disk_reserve; a recording stops long before.
-        writer = CaptureWriter(folder, rotation, least_free=2 * config.disk_reserve)
+        writer = CaptureWriter(folder, rotation, least_free=least_free)
         try:
             writer.start()
         except OSError as error:

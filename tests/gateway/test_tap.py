@@ -101,6 +101,17 @@ def test_a_full_disk_harms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert commands(tmp_path / "capture") == []
 
 
+def test_a_smaller_reserve_of_the_disk_holds_at_once(tmp_path: Path) -> None:
+    with tapped(tmp_path, disk_reserve=1 << 45) as gateway:
+        client = gateway.connect()
+        client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"disk_reserve=0")
+        client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    recorded = [
+        code for kind, code, _ in commands(tmp_path / "capture") if kind == Kind.FROM_CLIENT
+    ]
+    assert recorded == [RequestCode.GET_ROUTEINFO_BY_TOPIC]
+
+
 def test_a_folder_that_cannot_be_written_harms_nobody(tmp_path: Path) -> None:
     (tmp_path / "capture").write_text("a file")
     with tapped(tmp_path) as gateway:

@@ -153,7 +153,8 @@ def find_by_key(
     numbers = _numbers_with_key(store, txn, topics, key)
     if wanted is None:
         return _take(_find(store, txn, islice(numbers, limit)), limit)
-    scanned = _first_bytes(_find(store, txn, islice(numbers, MAX_WITH_KEY_SCANNED)))
+    scanned = _find(store, txn, islice(numbers, MAX_WITH_KEY_SCANNED))
+    scanned = _first_bytes(scanned, MAX_BYTES_SCANNED)
     return _take(filter(wanted, scanned), limit)
 
 
@@ -163,7 +164,7 @@ def all_with_key(store: Store, topics: Iterable[bytes], key: bytes, limit: int) 
     nothing may be changed meanwhile."""
     txn = store.settled_reader()
     numbers = islice(_numbers_with_key(store, txn, topics, key), limit)
-    return _first_bytes(_find_states(store, txn, numbers))
+    return _first_bytes(_find_states(store, txn, numbers), MAX_BYTES_SCANNED)
 
 
 def scan_with_key(
@@ -200,26 +201,19 @@ def _find_states(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterato
     return (_describe(store, txn, noted, None) for noted in read_noted(store, txn, numbers))
 
 
-def _first_bytes(found: Iterable[Found]) -> Iterator[Found]:
-    """Return these messages until they have `MAX_BYTES_SCANNED` together."""
+def _take(found: Iterable[Found], limit: int) -> list[Found]:
+    """Return the first of these messages, within `limit` and `MAX_FOUND_BYTES`."""
+    return list(_first_bytes(islice(found, limit), MAX_FOUND_BYTES))
+
+
+def _first_bytes(found: Iterable[Found], most: int) -> Iterator[Found]:
+    """Return these messages until they have `most` bytes together."""
     size = 0
     for one in found:
         yield one
         size += len(one.record)
-        if size >= MAX_BYTES_SCANNED:
+        if size >= most:
             return
-
-
-def _take(found: Iterable[Found], limit: int) -> list[Found]:
-    """Return the first of these messages, within `limit` and `MAX_FOUND_BYTES`."""
-    taken: list[Found] = []
-    size = 0
-    for one in islice(found, limit):
-        taken.append(one)
-        size += len(one.record)
-        if size >= MAX_FOUND_BYTES:
-            break
-    return taken
 
 
 def _describe(store: Store, txn: Reader, noted: Noted, search: PlaceSearch | None) -> Found:

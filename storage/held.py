@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 import lmdb
 
@@ -29,9 +28,7 @@ from storage.logged import LoggedTransaction
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
 from storage.shapes import is_name
-from storage.sums import sum_topics
-
-_MOST: Final = (1 << 63) - 1
+from storage.sums import possible, sum_topics
 
 
 class Held:
@@ -180,7 +177,7 @@ class Held:
         else:
             before, size_before = TOTAL_VALUE.unpack(old) if old is not None else (0, 0)
         if before + messages > 0:
-            value = TOTAL_VALUE.pack(_possible(before + messages), _possible(size_before + size))
+            value = TOTAL_VALUE.pack(possible(before + messages), possible(size_before + size))
             txn.put(topic, value, db=self._tables.totals)
         else:
             txn.delete(topic, db=self._tables.totals)
@@ -196,15 +193,10 @@ def count_spans(timers: Iterable[bytes]) -> Counter[bytes]:
 
 
 def _add(txn: LoggedTransaction, table: lmdb._Database, key: bytes, change: int) -> None:
-    """Change a count; a count of 0 has no row. A damaged count is left to a repair: its messages fire all the same."""
+    """Change a count; a count of 0 has no row."""
     old = txn.get(key, db=table)
-    count = _possible(change + int.from_bytes(old[-U64.size :] if old is not None else b""))
+    count = possible(change + int.from_bytes(old[-U64.size :] if old is not None else b""))
     if count:
         txn.put(key, pack_u64(count), db=table)
     else:
         txn.delete(key, db=table)
-
-
-def _possible(count: int) -> int:
-    """Return the nearest count that a row can hold: a damaged row can lead to others."""
-    return max(0, min(count, _MOST))

@@ -17,6 +17,7 @@ from storage.keys import PAUSE_VALUE, timer_key_of, waiting_key
 from storage.logged import LoggedTransaction
 from storage.reader import Reader, rows_with_prefix
 from storage.shapes import is_name, is_pause
+from storage.sums import possible
 
 
 class Pause(NamedTuple):
@@ -103,7 +104,7 @@ class PausedTopics:
     def count(self, topic: bytes, change: int) -> None:
         """Add to the number of a topic's waiting messages."""
         pause = self._pauses[topic]
-        self.put(topic, pause._replace(waiting=pause.waiting + change))
+        self.put(topic, pause._replace(waiting=possible(pause.waiting + change)))
 
     def write(self, txn: LoggedTransaction) -> None:
         """Write the changes to the batch that is about to be committed."""

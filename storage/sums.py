@@ -1,14 +1,22 @@
 """Sums up pending messages from the rows of their timers. `Held` maintains these sums, upgrades create them, and checks
-and repairs compare them."""
+and repairs compare them. A sum whose row is damaged is left to a repair: its messages fire all the same."""
 
 from __future__ import annotations
 
 import struct
+from typing import Final
 
 import lmdb
 
 from storage.keys import TIMER_VALUE
 from storage.reader import Reader
+
+_MOST: Final = (1 << 63) - 1
+
+
+def possible(count: int) -> int:
+    """Return the nearest count that a row can hold: one that follows from a damaged row may be none."""
+    return max(0, min(count, _MOST))
 
 
 def sum_topics(

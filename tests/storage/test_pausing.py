@@ -19,6 +19,7 @@ from storage import (
     read_pending,
     resume_topic,
 )
+from storage.keys import PAUSE_VALUE
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
     TOPIC,
@@ -258,6 +259,23 @@ def test_a_row_that_cannot_be_read_keeps_no_other_from_being_shown_or_let_go(
     assert ids_in(store) == numbered(5)
     folder.close()
     change_table(folder.path, "waiting", lambda txn, rows: txn.delete(row, db=rows))
+
+
+@pytest.mark.parametrize("counted", [0, (1 << 64) - 1])
+def test_a_wrong_count_of_what_waits_has_no_batch_refused(
+    folder: Folder, paused: Store, counted: int
+) -> None:
+    """Without this, the gateway could store nothing more, as each batch also fired what waited."""
+    store = folder.damage("paused", TOPIC, PAUSE_VALUE.pack(900, counted, False))
+    hold_all(store, [b"late"], 2_001)
+    fire(store, 2_001)
+    abort(store, b"m00000", 2_002)
+    store.commit()
+    resume_topic(store, TOPIC)
+    while fire_resumed(store, 2_003, 1).more:
+        store.commit()
+    store.commit()
+    assert ids_in(store) == [*numbered(5)[1:], b"late"]
 
 
 @pytest.mark.parametrize("value", [b"short", b"\xff" * 17])

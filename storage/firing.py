@@ -140,6 +140,7 @@ def _topics_due(
     :param bound: a key behind all that are due.
     """
     first_span = int.from_bytes(earliest[:8]) // HELD_SPAN_MS
+    bound_ms = int.from_bytes(bound)
     found: dict[bytes, bytes] = {}
     held = txn.cursor(db=store.tables.held)
     alive = held.set_range(behind + b"\0" + b"\xff" * 9) if behind else held.first()
@@ -149,9 +150,9 @@ def _topics_due(
         reached = held.key()[:-9]
         # Its messages before the earliest of all cannot be fired.
         if held.set_range(held_key(reached, first_span)) and held.key()[:-9] == reached:
-            begin = pack_u64(int.from_bytes(held.key()[-8:]) * HELD_SPAN_MS) + reached
-            if begin < bound:
-                found[reached] = begin
+            begin_ms = int.from_bytes(held.key()[-8:]) * HELD_SPAN_MS
+            if begin_ms < bound_ms:
+                found[reached] = pack_u64(begin_ms) + reached
         leaps += 1
         alive = held.set_range(reached + b"\0" + b"\xff" * 9)
     entered = {topic: key for topic, key in store.fronts.entered.items() if key < bound}

@@ -25,7 +25,7 @@ from storage import (
 )
 from storage.firing import MOST_AT_ONCE, TOPICS_AT_ONCE
 from storage.inbox import INBOX_SIZE
-from storage.keys import HELD_SPAN_MS, pack_u64, queue_prefix, timer_key, waiting_key
+from storage.keys import HELD_SPAN_MS, held_key, pack_u64, queue_prefix, timer_key, waiting_key
 from tests.storage.faults import commits_fail
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
@@ -328,6 +328,17 @@ class TestCrowdedOut:
         store.commit()
         assert ids_in(store, b"other") == [b"moved", b"later"]
         folder.check()
+
+    def test_a_count_for_a_time_that_is_none_has_no_batch_refused(self, folder: Folder) -> None:
+        store = folder.open(inbox_size=0)
+        hold_all(store, numbered(5), 1_000)
+        key = held_key(b"bills", (1 << 64) - 1)
+        store = folder.damage("held", key, pack_u64(1))
+        hold_all(store, [b"a"], 1_001, b"bills")
+        assert fire_crowded_out(store, 1_001, 1_001, 2).messages == 1
+        store.commit()
+        store = folder.damage("held", key, None)
+        assert fire(store, 1_001) == 5
 
     def test_a_search_begins_where_the_topic_has_messages(
         self, folder: Folder, monkeypatch: pytest.MonkeyPatch

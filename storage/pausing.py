@@ -58,11 +58,11 @@ def fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
         left = share
         while left and cursor.key().startswith(name):
             key, value = cursor.key(), cursor.value()
-            left -= 1
             if not is_waiting(key, value):
                 # The row is left to a repair.
                 cursor.next()
                 continue
+            left -= 1
             queue_number, tag_hash, size = TIMER_VALUE.unpack(value)
             txn.delete_at(cursor, db=store.tables.waiting)
             store.paused.count(topic, -1)

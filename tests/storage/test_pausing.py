@@ -261,6 +261,18 @@ def test_a_row_that_cannot_be_read_keeps_no_other_from_being_shown_or_let_go(
     change_table(folder.path, "waiting", lambda txn, rows: txn.delete(row, db=rows))
 
 
+def test_a_row_that_cannot_be_read_takes_no_turn_of_those_behind_it(
+    folder: Folder, paused: Store
+) -> None:
+    """A step fires one message of each topic where very many were resumed."""
+    row = TOPIC + bytes(17) + b"x"
+    store = folder.damage("waiting", row, b"short")
+    resume_topic(store, TOPIC)
+    assert sum(fire_resumed(store, 3_000, 1).messages for _ in range(5)) == 5
+    store.commit()
+    folder.damage("waiting", row, None)
+
+
 @pytest.mark.parametrize("counted", [0, (1 << 64) - 1])
 def test_a_wrong_count_of_what_waits_has_no_batch_refused(
     folder: Folder, paused: Store, counted: int

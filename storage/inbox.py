@@ -31,7 +31,7 @@ from storage.keys import (
 from storage.ordered import OrderedKeys
 from storage.parts import Touch, touch_records
 from storage.paused import has_timer
-from storage.read_ahead import ReadAhead, Rows
+from storage.read_ahead import Rows
 from storage.reader import Reader
 from storage.records import read_terms, record_in
 from storage.sequences import first_in_memory
@@ -409,20 +409,25 @@ class Inbox:
             self._lowest = number
 
 
+def _leave(_txn: Reader, *_rows: Rows) -> bool:
+    """Read nothing ahead."""
+    return False
+
+
 def recover(
     txn: Reader,
     tables: Tables,
     terms_of: TermsOf,
-    ahead: ReadAhead | None = None,
+    touch: Touch = _leave,
     damaged: set[bytes] | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
     """Return the timers, keys and values, that are not in `timers` and belong to messages that have not fired. A
     message is skipped if its record, or its row in `ids`, is missing or cannot be read; `find_faults` reports it.
 
+    :param touch: see `ReadAhead.touch`.
     :param damaged: receives the packed sequences of skipped messages that are in no queue, and the mark's name if the
         mark cannot be right.
     """
-    touch: Touch = ahead.touch if ahead is not None else _leave
     damaged = set() if damaged is None else damaged
     messages = _unqueued_since_mark(txn, tables, terms_of, touch, damaged)
     while some := list(islice(messages, READ_AT_ONCE)):
@@ -448,11 +453,6 @@ def recover(
         for key, timer in timers:
             if not has_timer(txn, tables, key):
                 yield key, timer
-
-
-def _leave(_txn: Reader, *_rows: Rows) -> bool:
-    """Read nothing ahead."""
-    return False
 
 
 _Message = tuple[bytes, Terms, int]

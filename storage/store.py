@@ -205,7 +205,8 @@ class Store:
         if not self.environment.log.size and self._has_inbox_copy():
             with suppress(ValueError, struct.error):
                 return list(read_copy(self._txn, self.tables))
-        return recover(self._txn, self.tables, self.terms_of, self.environment.ahead, self.damaged)
+        touch = self.environment.ahead.touch
+        return recover(self._txn, self.tables, self.terms_of, touch, self.damaged)
 
     def _new_batch(self) -> None:
         self._is_open = False

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+import numpy as np
 import pyarrow as pa
 
 from gateway.wire.addresses import show_address
@@ -166,12 +167,9 @@ class Journal:
         # After the loss of an executor, Spark may run a task again that still sends elsewhere.
         self._lock = os.open(folder / f"{name}.lock", os.O_WRONLY | os.O_CREAT, 0o644)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._sent: set[bytes] = set()
-        """Those of earlier runs. A run has each request only once."""
-        for file in folder.glob("*.sent"):
-            data = file.read_bytes()
-            ends = range(MARK_BYTES, len(data) + 1, MARK_BYTES)
-            self._sent.update(data[end - MARK_BYTES : end] for end in ends)
+        marks = [np.fromfile(file, np.uint64) for file in folder.glob("*.sent")]
+        self._sent = np.sort(np.concatenate([np.empty(0, np.uint64), *marks]))
+        """Those of earlier runs, sorted: a set would take nine times the memory. A run has each request only once."""
         self._file = os.open(
             folder / f"{name}-{os.getpid()}-{time.time_ns()}.sent",
             os.O_WRONLY | os.O_CREAT | os.O_APPEND,
@@ -192,7 +190,11 @@ class Journal:
 
     def has(self, file: str, position: int) -> bool:
         """Whether an earlier run has noted a request."""
-        return bool(self._sent) and _mark(file, position) in self._sent
+        if not self._sent.size:
+            return False
+        mark = np.frombuffer(_mark(file, position), np.uint64)
+        first, end = (np.searchsorted(self._sent, mark, side) for side in ("left", "right"))
+        return bool(first < end)
 
     def note(self, file: str, position: int) -> None:
         """Note that a request is about to be sent. Raises JobError, as on a full disk."""

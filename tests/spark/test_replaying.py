@@ -31,7 +31,7 @@ from spark_jobs import replaying, rewriting
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ROWS
 from spark_jobs.replay import find_target
-from spark_jobs.replaying import Journal, Pacing, Player, Target
+from spark_jobs.replaying import MARK_BYTES, Journal, Pacing, Player, Target
 from spark_jobs.rewriting import Rewriter, Rules, new_id
 from spark_jobs.watching import WATCHED, Watcher
 
@@ -529,6 +529,17 @@ def test_a_long_replay_needs_no_more_memory(
     )
     assert (first.unmapped, last.unmapped) == (("recallHandle",), ())
     assert last.ext["recallHandle"] == f"new-{2_999:032X}"
+
+
+def test_a_long_replay_that_goes_on_needs_little_memory(tmp_path: Path) -> None:
+    """Each task knows the requests that all tasks of earlier runs have sent."""
+    count = 100_000
+    (tmp_path / "part-0-1-1.sent").write_bytes(os.urandom(count * MARK_BYTES))
+    tracemalloc.start()
+    with Journal(tmp_path, "part-0"):
+        after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after / count < 2 * MARK_BYTES
 
 
 def test_a_transaction_is_ended_by_the_id_of_this_run() -> None:

@@ -27,7 +27,7 @@ import msgspec
 
 from gateway.client import RemotingClient, successful
 from gateway.wire.addresses import parse_address
-from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.codes import PullSysFlag, RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command
 from gateway.wire.dialect import to_json
 from gateway.wire.frames import FrameBuffer
@@ -39,9 +39,6 @@ _FIRST_ID: Final = 1 << 40
 _GROUP: Final = "bench-waiting"
 _WAIT_MS: Final = 15_000
 _PATIENCE_S: Final = 30
-_SUSPEND_AND_SUBSCRIBE: Final = 2 | 4
-"""PullSysFlag: the pull waits for a message, and has its subscription in the request."""
-
 _NUMBERS: Final = re.compile(r"\d+")
 
 _pack_sent = struct.Struct(">3q").pack
@@ -84,7 +81,7 @@ class Consumer:
             "topic": topic,
             "queueId": "0",
             "maxMsgNums": "32",
-            "sysFlag": str(_SUSPEND_AND_SUBSCRIBE),
+            "sysFlag": str(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION),
             "commitOffset": "0",
             "suspendTimeoutMillis": str(_WAIT_MS),
             "subscription": tag,

@@ -241,11 +241,14 @@ class Rewriter:
             ):
                 if name in old and name in new:
                     own[old[name]] = shared[old[name]] = new[name]
+            physical, now_at = (_physical_of(answer.get("msgId", "")) for answer in (old, new))
+            if physical is not None and now_at is not None:
+                self._physical[physical] = now_at
             is_half = find(ext.get("i", ext.get("properties", "")), names.TRAN_MSG) is not None
             if is_half and "transactionId" in old and "transactionId" in new and "msgId" in new:
                 found = {"transactionId": new["transactionId"], "msgId": new["transactionId"]}
                 found["tranStateTableOffset"] = new.get("queueOffset", "0")
-                found["commitLogOffset"] = str(_physical_of(new["msgId"]))
+                found["commitLogOffset"] = str(now_at or 0)
                 self._learned.transactions[old["transactionId"]] = found
         elif code in popped.TELLING:
             self._learned.popped.answer(code, ext, recorded, replayed)
@@ -432,8 +435,9 @@ def _id_of(properties: str) -> str:
     return parse(properties).get(names.UNIQ_KEY, "")
 
 
-def _physical_of(message_id: str) -> int:
+def _physical_of(message_id: str) -> int | None:
+    """Return the physical offset in a server's id of a message; None if it is no such id."""
     try:
         return int(message_id[-16:], 16)
     except ValueError:
-        return 0
+        return None

@@ -496,6 +496,15 @@ def test_offsets_follow_the_answers_of_this_run() -> None:
         assert (found.ext["queueOffset"], found.unmapped) == (str(at), ())
 
 
+def test_a_message_is_looked_up_by_the_place_that_its_send_gave() -> None:
+    rewriter = Rewriter(Rules("run"))
+    old, new = ({"msgId": f"7F00000100002A9F{place:016X}"} for place in (5_000, 70))
+    rewriter.answer(SEND, {"b": "orders"}, (old, b""), (new, b""))
+    view = int(RequestCode.VIEW_MESSAGE_BY_ID)
+    assert rewriter.request(view, {"offset": "5000"}, b"", 0, 0) == ({"offset": "70"}, b"", ())
+    assert rewriter.request(view, {"offset": "5001"}, b"", 0, 0).unmapped == ("offset",)
+
+
 def told(rewriter: Rewriter, key: str, **properties: str) -> None:
     """Have a message sent whose recorded answer and the run's have ids and a handle made from its key."""
     ext = {"b": "orders", "i": join({"UNIQ_KEY": key, **properties})}

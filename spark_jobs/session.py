@@ -123,19 +123,12 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 def _java_home() -> Path:
     from compat.toolchain.folder import ToolchainError
-    from compat.toolchain.java import java, java_version
+    from compat.toolchain.java import java
 
     try:
-        executable = java().resolve()
+        return _without_vector_module(java(_OLDEST_JAVA).resolve())
     except ToolchainError as error:
         raise JobError(str(error)) from error
-    version = java_version(executable)
-    if version is None or version < _OLDEST_JAVA:
-        raise JobError(
-            f"Spark needs Java {_OLDEST_JAVA} or newer, and {executable} is {version}: "
-            "set JAVA_HOME to another"
-        )
-    return _without_vector_module(executable)
 
 
 def _without_vector_module(executable: Path) -> Path:

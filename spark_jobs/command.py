@@ -684,7 +684,7 @@ def main(arguments: Sequence[str]) -> None:
         _complain(f"cannot use {error.filename}: {error.strerror}", 1)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in ("pyspark", "pyarrow", "pandas", "dpkt"):
+        if package not in ("pyspark", "pyarrow", "pandas", "numpy", "dpkt"):
             raise
         _complain(
             f"{package} is missing: run pip install '.[spark]' in the folder of Tidegate's source",

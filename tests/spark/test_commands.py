@@ -338,10 +338,16 @@ def test_a_run_has_a_name_also_where_a_full_disk_left_none(tmp_path: Path) -> No
 
 
 @pytest.mark.live
-def test_without_the_extra_the_fix_is_told(tmp_path: Path) -> None:
-    program = "import sys; sys.modules['pyspark'] = None; from gateway.cli import main; main()"
+@pytest.mark.parametrize(
+    ("package", "words"), [("pyspark", ("ingest", ".")), ("numpy", ("report", "--profile", "p"))]
+)
+def test_without_the_extra_the_fix_is_told(
+    tmp_path: Path, package: str, words: tuple[str, ...]
+) -> None:
+    """The extra `parquet` has some of its packages."""
+    program = f"import sys; sys.modules['{package}'] = None; from gateway.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", program, "ingest", str(tmp_path), "--out", str(tmp_path / "t")],
+        [sys.executable, "-c", program, *words, "--out", str(tmp_path / "t")],
         capture_output=True,
         text=True,
         timeout=180,
@@ -349,7 +355,7 @@ def test_without_the_extra_the_fix_is_told(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr == (
-        "tidegate: pyspark is missing: run pip install '.[spark]' in the folder of Tidegate's source\n"
+        f"tidegate: {package} is missing: run pip install '.[spark]' in the folder of Tidegate's source\n"
     )
 
 

@@ -272,7 +272,10 @@ class Driver:
         self._ready.set()
         with self._lock:
             for future in self._waiting.values():
-                future.set_exception(DriverError(f"the driver {self._name} ended: {self._said()}"))
+                if not future.done():  # else its caller has not taken the answer yet
+                    future.set_exception(
+                        DriverError(f"the driver {self._name} ended: {self._said()}")
+                    )
 
     def _take(self, line: dict[str, Any]) -> None:
         if "message" in line:

@@ -34,21 +34,20 @@ async def _run(
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    with writer:
-        proxy = Proxy(writer, broker_host=listen[0], advertise=advertise)
-        try:
-            here = await proxy.listen(
-                Route(show_address(*server), listen, server, is_followed=True)
-            )
-            log.info(
-                "listening on %s for %s, into %s",
-                show_address(*here),
-                show_address(*server),
-                writer.folder,
-            )
-            await _tell_until(stopping, proxy)
-        finally:
-            await proxy.close()
+    proxy = Proxy(writer, broker_host=listen[0], advertise=advertise)
+    try:
+        here = await proxy.listen(Route(show_address(*server), listen, server, is_followed=True))
+        writer.start()  # only now, so that no empty file is left where it cannot listen
+        log.info(
+            "listening on %s for %s, into %s",
+            show_address(*here),
+            show_address(*server),
+            writer.folder,
+        )
+        await _tell_until(stopping, proxy)
+    finally:
+        await proxy.close()
+        writer.stop()
     log.info("ended: %s", _so_far(proxy))
 
 

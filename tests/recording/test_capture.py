@@ -167,6 +167,7 @@ def test_what_keeps_it_from_beginning_is_a_line(tmp_path: Path) -> None:
         line = refusal("--listen", address, "--out", str(tmp_path / "capture"))
     assert line.startswith(f"tidegate: cannot listen on {address}: ")
     assert "give --listen another address" in line
+    assert not (tmp_path / "capture").exists()
     line = refusal("--listen", "127.0.0.1:0", "--out", "/proc/self/capture")  # not even by root
     assert line.startswith("tidegate: cannot record into /proc/self/capture: ")
 

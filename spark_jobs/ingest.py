@@ -118,7 +118,7 @@ def find_sources(paths: Iterable[Path], passed_over: set[Path] | None = None) ->
     """Return the files of these paths, each once. Folders are searched recursively, in the order of names.
 
     :param passed_over: receives the files in folders that are not read, with whole paths.
-    :raises JobError: if a path does not exist, a file given by name is of no known kind, or a file is a
+    :raises JobError: if a path does not exist or is a pipe, a file given by name is of no known kind, or a file is a
         capture of another format or a compressed recording.
     """
     found = []
@@ -137,6 +137,8 @@ def find_sources(paths: Iterable[Path], passed_over: set[Path] | None = None) ->
             if kind is None:
                 raise JobError(f"{path} is no capture, no pcap or pcapng and no commit log file")
             found.append(_source(path, kind))
+        elif path.exists():
+            raise JobError(f"{path} is a pipe or a device: give a file, as tasks read it in parts")
         else:
             raise JobError(f"{path} does not exist")
     return list(dict.fromkeys(found))

@@ -297,6 +297,9 @@ def test_what_cannot_be_read_is_refused_in_one_line(spark: SparkSession, tmp_pat
             find_sources([tmp_path / name])
     with pytest.raises(JobError, match="does not exist"):
         find_sources([tmp_path / "nowhere"])
+    os.mkfifo(tmp_path / "pipe")  # as the shell makes for <(zcat broker.pcap.gz)
+    with pytest.raises(JobError, match="pipe is a pipe or a device: give a file"):
+        find_sources([tmp_path / "pipe"])
     assert find_sources([tmp_path]) == []
     (tmp_path / "newer.capture").write_bytes(b"tidegate capture 2\n" + bytes(40))
     for path in (tmp_path, tmp_path / "newer.capture"):

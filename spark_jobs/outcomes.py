@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from gateway.wire.addresses import VIP_CHANNEL_DISTANCE
 from spark_jobs.logged_sends import NOT_SENT
 from spark_jobs.messages import STORED_CODES
 from spark_jobs.pending_changes import changed_in_bulk, held, moved, replaced
@@ -40,7 +41,7 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
     """
     from pyspark.sql import functions as f
 
-    messages = _in_recorders_time(messages)
+    messages = _in_recorders_time(_at_brokers(messages))
     by_log = messages.groupBy(log_folder().alias("log")).agg(
         f.max("time_ns").alias("time_ns"),
         f.max("store_ms").alias("store_ms"),
@@ -94,6 +95,22 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         .withColumn("stored_error_ms", _stored_ms() - f.col("possible_ms"))
         .withColumn("delay", _range_of_delay())
     )
+
+
+def _at_brokers(messages: DataFrame) -> DataFrame:
+    """Return messages with the broker as the server also where it is the broker's VIP channel, to which old clients
+    send."""
+    from pyspark.sql import functions as f
+
+    rows = messages.select("server").where("server is not null").distinct().collect()
+    servers = {row["server"] for row in rows}
+    server = f.col("server")
+    for name in servers:
+        host, _, port = name.rpartition(":")
+        broker = f"{host}:{int(port) + VIP_CHANNEL_DISTANCE}" if port.isdecimal() else ""
+        if broker in servers:
+            server = f.when(f.col("server") == name, broker).otherwise(server)
+    return messages.withColumn("server", server)
 
 
 def _in_recorders_time(messages: DataFrame) -> DataFrame:
@@ -259,8 +276,6 @@ def _watched(messages: DataFrame) -> DataFrame:
     seen = (
         messages.where(is_watching | is_sent)
         .withColumn("group", f.when(~is_sent, f.col("group")))
-        # Old clients send to another port of a broker, the VIP channel.
-        .withColumn("server", f.regexp_replace("server", ":10909$", ":10911"))
         .join(filtered, ["group", "topic"], "left_anti")
         .withColumn("reached_ms", reached)
         .withColumn("next", f.col("queue_offset") + f.when(is_drained, 0).otherwise(1))

@@ -13,8 +13,8 @@ from storage.errors import DamagedError, StorageError
 from storage.keys import (
     ENDS_VALUE,
     NEXT_SEQUENCE,
+    NO_MESSAGE,
     QUEUE_VALUE,
-    U64,
     Terms,
     debounce_key,
     id_key,
@@ -29,7 +29,7 @@ from storage.parts import LARGE, delete_record, touch_records
 from storage.queues import Queue
 from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
-from storage.shapes import is_end, is_queued, is_queued_value
+from storage.shapes import is_end, is_moment, is_queued, is_queued_value
 from storage.store import Store, in_batch
 
 _ALL_QUEUES = b"\xff"
@@ -206,10 +206,10 @@ def _queues(txn: Reader, tables: Tables, begin: bytes) -> Iterator[tuple[bytes, 
     from one queue to the next. Damaged rows are passed over; `_expired_in_queue` leaves a queue that begins with one to
     a repair.
 
-    :param begin: the key to begin with.
+    :param begin: the key to begin with; empty for the first one.
     """
     cursor = txn.cursor(db=tables.queues)
-    alive = cursor.set_range(begin) if begin else cursor.first()
+    alive = cursor.set_range(begin)
     while alive:
         key, value = cursor.key(), cursor.value()
         if not is_queued(key, value):
@@ -262,7 +262,11 @@ def _expired_aborted(
     rows = takewhile(
         lambda key: key < bound, txn.cursor(db=store.tables.aborted).iternext(values=False)
     )
-    return [_Expired(key[8:], key) for key in islice(rows, limit)]
+    # A damaged key names no message, and goes.
+    no_message = pack_u64(NO_MESSAGE)
+    return [
+        _Expired(key[8:] if is_moment(key, b"") else no_message, key) for key in islice(rows, limit)
+    ]
 
 
 def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit: int) -> int:
@@ -287,7 +291,7 @@ def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit
         gone.append(one)
         # A message that cannot be read stays, so that a repair moves it to its journal. So does a message that the row
         # only seems to name.
-        read = store.record_with_terms(one.number) if len(one.number) == U64.size else None
+        read = store.record_with_terms(one.number)
         if read is not None and one.is_in_queue_of(*read):
             record, terms = read
             keys = [key_prefix(terms.topic, term(key)) + one.number for key in terms.keys]

@@ -18,6 +18,7 @@ from storage import (
     fire_due,
     remove_expired,
     remove_topic,
+    reschedule,
     scan_fired,
 )
 from storage.keys import pack_u64, queue_prefix
@@ -106,6 +107,7 @@ def test_pending_messages_stay_however_old(store: Store, reopen: Callable[[], St
 
 def test_aborted_messages_age_from_their_abort(store: Store) -> None:
     hold_all(store, [b"a", b"b"], FOREVER_MS)
+    reschedule(store, b"a", lambda due_ms: due_ms - 1, 50)
     abort(store, b"a", 100)
     abort(store, b"b", 200)
     store.commit()
@@ -213,6 +215,8 @@ def test_a_queue_begins_where_it_was_cut_after_a_start(
     assert ids_in(store) == ids[7:]
     assert not begin_queue(store, TOPIC, 0, 11)
     assert ids_in(store) == ids[7:]
+    assert begin_queue(store, TOPIC, 0, 10)
+    assert ids_in(store) == []
 
 
 def test_every_queue_is_shortened(store: Store) -> None:
@@ -461,6 +465,21 @@ def test_a_damaged_row_keeps_only_its_own_queue(folder: Folder, key: bytes, valu
     assert ids_in(store, b"b") == []
     folder.close()
     change_table(folder.path, "queues", mend)
+
+
+@pytest.mark.parametrize("size", [3, 8, 15, 17])
+def test_a_damaged_row_of_an_abort_goes(folder: Folder, size: int) -> None:
+    """Without this, each clean-up ended at it: nothing at all was removed any more."""
+    store = folder.open()
+    hold(store, Sample(b"a"), 1_000, 10)
+    store.commit()
+    abort(store, b"a", 10)
+    store.commit()
+    folder.close()
+    change_table(folder.path, "aborted", lambda txn, aborted: txn.put(bytes(size), b"", db=aborted))
+    store = folder.open()
+    assert expire(store, 20) == 2
+    assert states(store, b"a") == []
 
 
 @pytest.mark.parametrize("table", ["queues", "aborted"])

@@ -177,7 +177,7 @@ class _Local:
     congested = False
 
     def __init__(self, host: str) -> None:
-        self.host = pack_host(UNKNOWN_HOST if ":" in host or not host else host, 0)
+        self.host = pack_host(UNKNOWN_HOST if ":" in host else host, 0)
         self.address = f"{host}:0"
         self.source = host
 

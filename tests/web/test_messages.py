@@ -15,6 +15,7 @@ from gateway.setting_values import parse_host_port
 from gateway.web import sending
 from gateway.web.messages import MAX_PREVIEW
 from gateway.wire.codes import ResponseCode
+from gateway.wire.messages import pack_host
 from gateway.wire.pending_bodies import HeldPage
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import batches_cannot_begin, commits_fail
@@ -59,6 +60,12 @@ def test_messages_are_found_by(query: dict[str, Any], http: HttpClient) -> None:
     send(http, topic="others", at="+3h")
     found = http.get("/messages", **query)["messages"]
     assert [one["msgId"] for one in found] == [sent["msgId"]]
+
+
+def test_a_key_may_be_given_as_a_property(http: HttpClient) -> None:
+    sent = send(http, properties={"KEYS": "k1"})
+    (found,) = http.get("/messages", key="k1")["messages"]
+    assert found["msgId"] == sent["msgId"]
 
 
 def test_pages_follow_one_another(http: HttpClient) -> None:
@@ -118,6 +125,15 @@ def test_groups_behind_a_message_are_named(gateway: MemoryGateway, http: HttpCli
     ]
     # A pending message has no place that a group could be past.
     assert http.get(f"/messages/{pending['offsetMsgId']}")["receivers"] == []
+
+
+@pytest.mark.parametrize(
+    ("peer", "born"), [("192.0.2.7", "192.0.2.7"), ("2001:db8::7", "127.0.0.1")]
+)
+def test_a_message_comes_from_who_sent_it(gateway: MemoryGateway, peer: str, born: str) -> None:
+    send(HttpClient(gateway, peer), at=None, queue=0)
+    (message,) = gateway.connect().pull("orders", 0)
+    assert message.born_host == pack_host(born, 0)
 
 
 @pytest.mark.parametrize(("order", "body"), [("abort", {}), ("reschedule", {"at": "+2h"})])
@@ -240,6 +256,7 @@ def test_a_long_body_is_cut_between_characters(http: HttpClient) -> None:
     sent = send(http, body="x" + "ä" * MAX_PREVIEW)
     body = http.get(f"/messages/{sent['offsetMsgId']}")["body"]
     assert body["text"] == "x" + "ä" * (MAX_PREVIEW // 2 - 1)
+    assert body["shown"] == MAX_PREVIEW - 1
 
 
 def test_a_compressed_body_is_shown_as_it_was(gateway: MemoryGateway, http: HttpClient) -> None:

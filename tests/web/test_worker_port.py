@@ -154,3 +154,13 @@ def test_what_the_leader_passes_on_comes_from_its_sender(key: bytes | None, host
     doorkeeper = Doorkeeper(Config(http=HostPort("127.0.0.1", 9_877)), users, None, key)
     headers = {"host": "localhost"} | vouched("192.0.2.7", b"k")
     assert doorkeeper.admit("GET", headers.get, "127.0.0.1").host == host
+
+
+@pytest.mark.parametrize("lacking", list(vouched("192.0.2.7", b"k")))
+def test_an_address_or_a_proof_alone_tells_nothing(lacking: str) -> None:
+    """Anybody may send one of these headers."""
+    users: Any = None
+    doorkeeper = Doorkeeper(Config(http=HostPort("127.0.0.1", 9_877)), users, None, b"k")
+    headers = {"host": "localhost"} | vouched("192.0.2.7", b"k")
+    del headers[lacking]
+    assert doorkeeper.admit("GET", headers.get, "127.0.0.1").host == "127.0.0.1"

@@ -45,7 +45,9 @@ class TestHeldMessages:
             "timer message is under flow control: topic orders holds 2 messages that have not fired, "
             "and may hold 2 (attribute max.held.messages of the topic)"
         )
+        limit(client, "+max.held.messages=1", "+max.held.bytes=1")
         ok(client.send_message())  # a message that is not for later is not counted
+        limit(client, "+max.held.messages=2", "-max.held.bytes")
         ok(hold(client, "bills"))
         client.abort(id="A")
         ok(hold(client))

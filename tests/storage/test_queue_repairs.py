@@ -168,6 +168,14 @@ def test_a_row_behind_a_gap_whose_time_is_wrong_too_was_not_there() -> None:
     assert places(mend(back, (3, 5))) == [(3, 1, 10), (4, 2, 20), (5, 3, 20)]
 
 
+def test_a_row_beside_another_stays_there_though_its_time_is_wrong() -> None:
+    """There is room for its message elsewhere, but consumers know it by this offset."""
+    front = [right(0, 1, 50), right(1, 2, 10), right(3, 3, 20)]
+    assert places(mend(front, None)) == [(0, 1, 0), (1, 2, 10), (2, NO_MESSAGE, 10), (3, 3, 20)]
+    back = [right(0, 1, 10), right(2, 2, 20), right(3, 3, 5)]
+    assert places(mend(back, None)) == [(0, 1, 10), (1, NO_MESSAGE, 10), (2, 2, 20), (3, 3, 20)]
+
+
 def test_a_time_that_is_wrong_becomes_one_that_is_possible() -> None:
     rows = [right(0, 1, 10), right(1, 2, 1 << 40), right(2, 3, 30), right(3, 4, 1), right(4, 5, 50)]
     assert [place for _, _, place in places(mend(rows, None))] == [10, 10, 30, 30, 50]

@@ -184,7 +184,7 @@ def _without_too_early(rows: Sequence[Row], ordered: list[int]) -> list[int]:
     times = [0, *(rows[place].stored_ms for place in ordered), _EVER]
     for place, row in enumerate(rows):
         behind = bisect_left(kept, place)
-        if kept[behind] == place or row.owner is None or kept[behind] == len(rows):
+        if row.owner is None or kept[behind] == len(rows):
             continue
         is_too_early = times[behind] < row.owner.since_ms
         if is_too_early and times[behind - 1] <= row.stored_ms <= times[behind + 1]:

@@ -152,6 +152,7 @@ def test_a_row_far_from_all_others_was_not_there() -> None:
         (3, 4, 3),
         (4, 9, 3),
     ]
+    assert len(mend([*many, wrong(MAX_HOLES + 9, 9)], None).rows) == 4
     near = [right(MAX_HOLES + 9 + offset, offset + 1, offset) for offset in range(3)]
     assert places(mend([right(1, 9, 0), *near], None)) == [
         (MAX_HOLES + 8, 9, 0),
@@ -179,6 +180,15 @@ def test_a_row_beside_another_stays_there_though_its_time_is_wrong() -> None:
 def test_a_time_that_is_wrong_becomes_one_that_is_possible() -> None:
     rows = [right(0, 1, 10), right(1, 2, 1 << 40), right(2, 3, 30), right(3, 4, 1), right(4, 5, 50)]
     assert [place for _, _, place in places(mend(rows, None))] == [10, 10, 30, 30, 50]
+    late = Row(1, 2, 0, 10, 1 << 40, lost(2, 35))
+    rows = [right(0, 1, 10), late, right(2, 3, 30), wrong(3, 1), right(4, 5, 50)]
+    assert places(mend(rows, None)) == [
+        (0, 1, 10),
+        (1, 2, 30),
+        (2, 3, 30),
+        (3, NO_MESSAGE, 30),
+        (4, 5, 50),
+    ]
 
 
 def test_what_stands_in_front_is_there_again() -> None:

@@ -228,8 +228,7 @@ class RecurringMessages:
 
     def forget_topic(self, topic: str) -> None:
         """Delete the recurring messages of a topic."""
-        if _can_be_a_topic(topic):
-            delete_recurring_of(self._store, topic.encode())
+        delete_recurring_of(self._store, topic.encode())
 
     def change(self, order: str, topic: str, name: str) -> RecurringChange:
         """Carry out an order by its name: pause, resume or delete."""

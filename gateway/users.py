@@ -270,13 +270,12 @@ def _check_size(policies: AclInfo | list[AclPolicy]) -> None:
 def _merged(old: UserInfo, new: UserInfo) -> UserInfo:
     """Return a user with the given fields of another; an unknown type or state is ignored, as upstream does."""
     types = {one.lower(): one for one in (SUPER, NORMAL)}
+    status = (new.user_status or "").lower()
     return UserInfo(
         username=old.username,
         password=new.password if (new.password or "").strip() else old.password,
         user_type=types.get((new.user_type or "").lower(), old.user_type),
-        user_status=(new.user_status or "").lower()
-        if (new.user_status or "").lower() in (ENABLED, DISABLED)
-        else old.user_status,
+        user_status=status if status in (ENABLED, DISABLED) else old.user_status,
     )
 
 

@@ -49,7 +49,7 @@ def put_acl(
     name: str,
     resource: str,
     actions: Iterable[str],
-    decision: str = "Allow",
+    decision: str | None = "Allow",
     *,
     ips: Iterable[str] = (),
     code: int = 3006,

@@ -63,6 +63,8 @@ def test_policies_are_kept_and_shown(guarded: MemoryGateway, root: SignedClient)
         acl | {"policies": [{"policyType": "Custom", "entries": entries[:1]}]}
     ]
     assert ok(root.ask(3010, {"subjectFilter": "bob"})).body == b""
+    refused = root.ask(3008, {"subject": "User:alice", "resource": "T*"})
+    assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "The resource is null.")
     ok(root.ask(3008, {"subject": "User:alice", "resource": "Topic:T*"}))
     assert read(root.ask(3010))[0]["policies"][0]["entries"] == entries[1:]
     ok(root.ask(3008, {"subject": "User:alice", "resource": "Group:G"}))
@@ -189,6 +191,7 @@ def test_refusals(
         ("Topic:T", ["Dance"], "Allow", [], "The actions is empty."),
         ("Topic:T", ["Any"], "Allow", [], "The actions can not be Any."),
         ("Topic:T", ["Pub"], "Perhaps", [], "The decision is null or illegal."),
+        ("Topic:T", ["Pub"], None, [], "The decision is null or illegal."),
         ("Topic:T", ["Pub"], "Allow", [" "], "The source ip is empty."),
         ("Topic:T", ["Pub"], "Allow", ["here"], "The source ip is invalid."),
     ],
@@ -197,7 +200,7 @@ def test_policies_that_are_none(
     root: SignedClient,
     resource: str,
     actions: list[str],
-    decision: str,
+    decision: str | None,
     ips: list[str],
     remark: str,
 ) -> None:

@@ -113,8 +113,9 @@ class TestPages:
         assert found == filled.look_up(limit=100)
 
     def test_by_key(self, filled: Shared, limit: int) -> None:
-        found = filled.look_up(topic="orders", key="k", state="any", limit=limit)
-        assert sorted(found) == [name for number, name in enumerate(ALL) if number % 3]
+        for state in ("any", "pending"):
+            found = filled.look_up(topic="orders", key="k", state=state, limit=limit)
+            assert sorted(found) == [name for number, name in enumerate(ALL) if number % 3]
 
     def test_what_fired_and_was_aborted_comes_last_first(self, filled: Shared, limit: int) -> None:
         """Many have the same time, are at all workers, and are in queues with the same number."""
@@ -326,6 +327,9 @@ class TestSettings:
         assert "brokerName=broker-a-0,broker-a-1,broker-a-2" in lines
         assert "brokerClusterName=DefaultCluster" in lines
         assert "workers=3" in lines
+        lines = shared.try_ask(RequestCode.GET_NAMESRV_CONFIG).body.decode().splitlines()
+        assert "listenPort=9886,9896,9906" in lines
+        assert not any(line.startswith("workers=") for line in lines)
 
 
 class TestNameServer:

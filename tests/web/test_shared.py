@@ -21,12 +21,12 @@ from gateway.web.table import shared_endpoints
 from gateway.web.turns import Turns
 from gateway.wire.messages import parse_offset_msg_id
 from storage import find_recurring, put_recurring
-from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user
+from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user, put_acl
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.gateway.tools import commit_offset, create_topic, ok
-from tests.web.http import HTTP_PORT, HttpClient, api_endpoints
+from tests.web.http import API, HTTP_PORT, HttpClient, api_endpoints
 from tests.web.test_access import basic
 
 NAMES = ("broker-a-0", "broker-a-1")
@@ -219,6 +219,7 @@ class TestManyAtOnce:
         shared.hold(1, "late")
         job = self.run(shared, preview["token"])
         assert (job["state"], job["done"], job["expected"], job["missed"]) == ("done", 7, 7, 0)
+        assert job["error"] is None
         assert len(shared.search(begin="+2h", end="+3h")) == 7
         assert self.run(shared, preview["token"]) == job  # the token again changes nothing
         assert shared.get("/bulk")["jobs"] == [job]
@@ -227,8 +228,26 @@ class TestManyAtOnce:
         assert shared.search() == []
         assert [one["action"] for one in shared.get("/bulk")["jobs"]] == ["abort", "reschedule"]
 
-    @pytest.mark.parametrize("begin", ["1970-01-01T05:00Z", "1969-12-31T19:00Z", "1972-02-29"])
-    def test_since_long_ago(self, shared: Shared, begin: str) -> None:
+    def test_times_are_told_from_one_moment(self, shared: Shared) -> None:
+        """Each worker gets its part some ms after the one before it."""
+        shared.workers[1].advance(60_000)
+        for number in range(2):
+            shared.hold(number, f"m{number}")
+        shared.hold(1, "later", TIMER_DELIVER_MS=str(START_MS + 3_690_000))
+        asked = {
+            "action": "reschedule",
+            "selection": {"begin": "+1h", "end": "+61m"},
+            "to": {"at": "+2h"},
+        }
+        self.run(shared, shared.post("/bulk/preview", asked)["token"])
+        found = shared.get("/messages")["messages"]
+        due = {one["msgId"]: one["dueMs"] - START_MS for one in found}
+        assert due == {"m0": 7_200_000, "m1": 7_200_000, "later": 3_690_000}
+
+    @pytest.mark.parametrize(
+        "begin", ["1970-01-01T05:00Z", "1969-12-31T19:00Z", "1972-02-29", -(10**15)]
+    )
+    def test_since_long_ago(self, shared: Shared, begin: str | int) -> None:
         """A user who means all messages may begin with a day before 1973."""
         shared.hold(1, "m1")
         asked = {"action": "abort", "selection": {"topic": "orders", "begin": begin}}
@@ -417,6 +436,9 @@ class TestManyAtOnce:
         )
         assert shared.get("/bulk")["jobs"] == []
         assert "m1" in shared.search()
+        # Now the workers have numbered different jobs.
+        again = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
+        assert self.run(shared, again["token"])["state"] == "done"
 
     def test_none_is_begun_where_one_does_not_serve(self, shared: Shared) -> None:
         shared.hold(0, "m0")
@@ -683,6 +705,35 @@ class TestWhoMay:
             path = f"/api/v1/messages?topic=orders&state={state}"
             answer = known.ask("GET", path, headers=hers)
             assert (answer.status, answer.json["messages"]) == (200, []), answer
+
+    def test_a_job_of_somebody_else_is_not_there(
+        self, make_gateway: MakeGateway, scratch: Path
+    ) -> None:
+        file = scratch / "initial-user.json"
+        file.write_text(json.dumps({"username": ROOT, "password": ROOT_KEY}))
+        shared = Shared(
+            make_gateway, authentication=True, authorization=True, initial_user_file=file
+        )
+        for worker in shared.workers:
+            root = SignedClient(worker, ROOT, ROOT_KEY)
+            ok(create_user(root, "ann", password="hers"))
+            ok(put_acl(root, "ann", "Topic:hers", ["Pub", "Sub"]))
+            for topic in ("orders", "hers"):
+                ok(root.send_message(topic, "x", {"TIMER_DELAY_SEC": "60"}))
+        known = {"Authorization": basic(ROOT, ROOT_KEY)}
+        ann = {"Authorization": basic("ann", "hers")}
+
+        def begin(topic: str, headers: dict[str, str]) -> Any:
+            asked = {"action": "abort", "selection": {"topic": topic}}
+            preview = shared.ask("POST", f"{API}/bulk/preview", asked, headers=headers).json
+            token = {"token": preview["token"]}
+            return shared.ask("POST", f"{API}/bulk", token, headers=headers)
+
+        path = f"{API}/bulk/{begin('orders', known).json['id']}"
+        assert begin("hers", ann).status == 200
+        wrong = {"Authorization": basic("ann", "his")}
+        asked = [shared.ask("GET", path, headers=one).status for one in (known, ann, wrong)]
+        assert asked == [200, 404, 401]
 
     @pytest.mark.parametrize(
         "headers",

@@ -124,6 +124,10 @@ def test_only_what_changed_is_kept(folder: Folder, tmp_path: Path) -> None:
     assert later.size == sum(
         (tmp_path / "backups" / f"0002.{kind}").stat().st_size for kind in ("pages", "hashes")
     )
+    # What says so is the number alone: that backup was the same as the one before it.
+    (tmp_path / "backups" / "0001.json").unlink()
+    with pytest.raises(DataFolderError, match="0002 does not build on the one before it"):
+        read_chain(tmp_path / "backups")
 
 
 def test_a_gateway_may_write_meanwhile(folder: Folder, tmp_path: Path) -> None:
@@ -334,6 +338,18 @@ def test_a_new_file_system_is_a_place_for_them(folder: Folder, tmp_path: Path) -
     folder.close()
     (tmp_path / "backups" / "lost+found").mkdir(parents=True)
     assert back_up_changes(folder.path, tmp_path / "backups").number == 0
+
+
+def test_what_a_killed_first_backup_has_left_is_written_over(
+    folder: Folder, tmp_path: Path
+) -> None:
+    folder.open()
+    folder.close()
+    (tmp_path / "backups").mkdir()
+    for name in ("0000.pages", "0000.hashes", ".0000.json"):
+        (tmp_path / "backups" / name).write_bytes(b"cut sho")
+    assert back_up_changes(folder.path, tmp_path / "backups").number == 0
+    assert restored(tmp_path / "backups", tmp_path / "again") == contents(folder.path)
 
 
 def test_what_is_no_folder_for_backups_is_refused(folder: Folder, tmp_path: Path) -> None:

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import lzma
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from storage import Columns, DataFolderError, count_due, find_faults, read_pending
+from storage.copies import back_up, restore
+from storage.increments import back_up_changes, restore_changes
 from storage.keys import FORMAT, MARK
 from storage.upgrades import FORMAT_VERSION, STEPS
 from tests.storage.folder import Folder, change_table
@@ -134,6 +137,23 @@ def test_what_was_put_off_is_known(folder: Folder, version: int) -> None:
     found = pending_page(folder.open(), topic=ORDERS).found
     put_off = {one.sequence: one.rescheduled_ms for one in found if one.rescheduled_ms}
     assert put_off == {6: 9 * HOUR_MS + 5, 7: 9 * HOUR_MS + 6}
+
+
+@pytest.mark.parametrize(
+    ("make", "again"), [(back_up, restore), (back_up_changes, restore_changes)]
+)
+def test_it_can_be_backed_up_before(
+    folder: Folder,
+    tmp_path: Path,
+    make: Callable[[Path, Path], object],
+    again: Callable[[Path, Path], object],
+) -> None:
+    unpack(folder, 3)
+    make(folder.path, tmp_path / "backup")
+    again(tmp_path / "backup", tmp_path / "again")
+    copy = Folder(tmp_path / "again")
+    assert "was upgraded from format 3" in (copy.open().upgraded or "")
+    copy.close()
 
 
 def test_an_upgrade_that_is_cut_short_leaves_the_old_folder(

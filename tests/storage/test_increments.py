@@ -367,6 +367,9 @@ def test_what_is_no_folder_for_backups_is_refused(folder: Folder, tmp_path: Path
     with pytest.raises(DataFolderError, match="is not empty"):
         restore_changes(tmp_path / "backups", folder.path)
     file = tmp_path / "backups" / "0000.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"page_size": 65_536}))
+    with pytest.raises(DataFolderError, match="another page size: choose another folder"):
+        back_up_changes(folder.path, tmp_path / "backups")
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 2}))
     with pytest.raises(DataFolderError, match="by a later version"):
         read_chain(tmp_path / "backups")

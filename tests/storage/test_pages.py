@@ -21,7 +21,7 @@ from storage.meta_pages import (
     newest_state,
     page_size_of,
 )
-from storage.pages import _free_pages, are_free
+from storage.pages import _free_pages, are_free, find_wrong_page
 
 DATABASE = Struct("=IHHQQQQQ")
 """MDB_db: page size, flags, depth, branch pages, leaf pages, pages of long values, rows, root."""
@@ -54,20 +54,22 @@ def newest(folder: Path) -> Iterator[tuple[int, bytes]]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with many free pages. One transaction freed thousands, which are listed in a long value. Hundreds of
-    transactions freed some each, which are listed in rows on many pages. An open view keeps them all from reuse."""
+    """A file with many free pages. One transaction freed 9,000, which are listed in a long value of more than 64 KiB.
+    Hundreds of transactions freed some each, which are listed in rows on many pages. An open view keeps them all from
+    reuse."""
     folder = tmp_path_factory.mktemp("free")
-    rows = [b"%d" % number for number in range(3_000)]
-    with lmdb.open(str(folder), map_size=1 << 28, sync=False) as environment:
-        with environment.begin(write=True) as txn:
+    rows = [b"%d" % number for number in range(4_500)]
+    with lmdb.open(str(folder), map_size=1 << 28, sync=False, max_dbs=1) as environment:
+        table = environment.open_db(b"table")
+        with environment.begin(table, write=True) as txn:
             for row in rows:
                 txn.put(row, b"x" * 5_000)
         with environment.begin():
-            with environment.begin(write=True) as txn:
+            with environment.begin(table, write=True) as txn:
                 for row in rows:
                     txn.delete(row)
             for number in range(400):
-                with environment.begin(write=True) as txn:
+                with environment.begin(table, write=True) as txn:
                     txn.put(b"now", b"%d" % number * 2_000)
     return folder
 
@@ -80,12 +82,18 @@ def test_lists_of_every_shape_are_read_whole(data: Path) -> None:
         assert own.of_long_values > 1
         free = [page for pages in _free_pages(file, state) for page in pages]
         last = last_page_of(state)
-    with lmdb.open(str(data), map_size=1 << 28, readonly=True) as environment:
-        main = environment.stat()
-    used = main["branch_pages"] + main["leaf_pages"] + main["overflow_pages"]
-    used += META_PAGES + own.branches + own.leaves + own.of_long_values
+    with lmdb.open(str(data), map_size=1 << 28, readonly=True, max_dbs=1) as environment:
+        table = environment.open_db(b"table", create=False)
+        with environment.begin() as txn:
+            main, rows = environment.stat(), txn.stat(table)
+    used = META_PAGES + own.branches + own.leaves + own.of_long_values
+    for one in (main, rows):
+        used += one["branch_pages"] + one["leaf_pages"] + one["overflow_pages"]
     assert len(set(free)) == len(free) == last + 1 - used
     assert META_PAGES <= min(free) <= max(free) <= last
+    with newest(data) as (file, state):
+        assert find_wrong_page(file, state, rows["overflow_pages"]) is None
+        assert "are listed as free" in (find_wrong_page(file, state, 0) or "")
 
 
 def test_a_file_may_end_where_all_behind_is_free_and_nowhere_else(
@@ -98,7 +106,7 @@ def test_a_file_may_end_where_all_behind_is_free_and_nowhere_else(
         free = {page for pages in _free_pages(file, state) for page in pages}
         pages = last_page_of(state) + 1
         last_used = max(set(range(pages)) - free)
-        places = {last_used, last_used + 1, pages, *range(META_PAGES, pages, 97)}
+        places = {last_used, last_used + 1, pages, pages + 1, *range(META_PAGES, pages, 97)}
         for first in sorted(places, reverse=True):
             os.truncate(folder / DATA_FILE, first * page_size_of(state))
             assert are_free(file, state, first) == (first > last_used)

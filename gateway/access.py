@@ -163,8 +163,7 @@ class _Policy:
         """Yield the patterns that match a resource, the most specific first."""
         yield Pattern.exact(kind, name)
         for length in self._lengths:
-            if length <= len(name):
-                yield Pattern.begins(kind, name[:length])
+            yield Pattern.begins(kind, name[:length])
         yield Pattern.any_of(kind)
         yield ANYTHING
 

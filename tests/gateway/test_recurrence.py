@@ -128,6 +128,9 @@ def test_just_before_a_change(change: str, seconds: int) -> None:
             ["2027-04-29T22:00:00", "2027-04-29T22:30:00", "2027-05-06T22:00:00"],
         ),
         ("*/30 0 * * FRI", "Africa/Cairo", "2027-04-29T12:00", ["2027-05-06T21:00:00"]),
+        # Weeks before a change, the first hour of a day behind it is found.
+        ("0 * 1 6 *", BERLIN, "2027-01-10", ["2027-05-31T22:00:00", "2027-05-31T23:00:00"]),
+        ("0 * 1 12 *", BERLIN, "2027-06-10", ["2027-11-30T23:00:00", "2027-12-01T00:00:00"]),
         ("*/30 0 30 4 *", "Africa/Cairo", "2027-04-01", ["2028-04-29T21:00:00"]),
         (
             "*/20 4 * * *",
@@ -371,6 +374,7 @@ def test_times_are_of_the_rules_zone() -> None:
         ({"every": "1h", "start": "1960-01-01T00:00"}, "between the years"),
         ({"every": "1h", "count": "0"}, "no count"),
         ({"every": "1h", "count": "-1"}, "no count"),
+        ({"every": "1h", "count": "²"}, "no count"),
         ({"every": "1h", "count": "9" * 30}, "no count"),
     ],
 )

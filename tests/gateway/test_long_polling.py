@@ -112,7 +112,25 @@ class TestWake:
         while len(gateway.service.broker.parked) == len(clients):
             gateway.reactor.turn()
         gateway.service.broker.parked.release_all()
+        assert len(gateway.service.broker.parked) == 0
         assert [answered(*one) for one in waiting] == [["hello"]] * len(clients)
+
+    def test_of_those_whose_turn_has_not_come_when_others_are_let_go(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        lot, many = gateway.service.broker.parked, 2 * WOKEN_AT_ONCE
+        fields = [
+            pop_fields(gateway, consumerGroup=f"C{number}", queueId=0, pollTime=15_000)
+            for number in range(many)
+        ]
+        waiting = [client.send(RequestCode.POP_MESSAGE, one) for one in fields]
+        assert client.answer(waiting[-1]) is None
+        places = len(lot)
+        client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"hello")
+        while len(lot) == places:
+            gateway.reactor.turn()
+        lot.sweep(0)
+        assert [answered(client, one) for one in waiting] == [["hello"]] * many
 
     def test_in_the_turn_of_a_send_that_is_not_committed(self, client: MemoryClient) -> None:
         """The pull finds nothing and parks before the commit. The commit must then wake it."""

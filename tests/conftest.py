@@ -16,6 +16,7 @@ from compat.real_broker import PATIENT, RealBroker
 from compat.toolchain.cpp import has_cpp_client
 from tests.browser import Browser, skip_without_browser
 from tests.command import Tidegate
+from tests.scratch import scratch_folder
 
 # The time of an example only depends on how busy the machine is.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -43,6 +44,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"first try of {report.nodeid}")
         terminalreporter.write_line(report.longreprtext)
+
+
+@pytest.fixture
+def tmp_path(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A folder for this test alone (tests/scratch.py)."""
+    if request.node.get_closest_marker("live"):
+        yield tmp_path_factory.mktemp("live")
+    else:
+        with scratch_folder() as folder:
+            yield folder
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,24 +10,17 @@ import pytest
 from twisted.logger import LogEvent, globalLogPublisher
 
 from tests.gateway.memory import MemoryClient, MemoryGateway
+from tests.scratch import scratch_folder
 
 MakeGateway = Callable[..., MemoryGateway]
 """Makes a gateway with the given settings."""
-
-MEMORY_DISK = "/dev/shm"
-"""A file system in memory, if there is one: every commit is synced, and a busy disk is slow at that."""
-
-
-def scratch_place() -> str | None:
-    """Return where to put folders of tests, in memory if possible; None for the system's default."""
-    return MEMORY_DISK if os.access(MEMORY_DISK, os.W_OK) else None
 
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
     """A folder for this test alone."""
-    with tempfile.TemporaryDirectory(prefix="tidegate-test-", dir=scratch_place()) as folder:
-        yield Path(folder)
+    with scratch_folder() as folder:
+        yield folder
 
 
 @pytest.fixture

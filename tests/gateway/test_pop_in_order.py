@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from contextlib import closing
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -36,6 +34,7 @@ from tests.gateway.test_pop import (
     send,
 )
 from tests.gateway.tools import create_topic, ok
+from tests.scratch import scratch_folder
 
 ORDER = {"order": "true", "queueId": 0}
 
@@ -497,7 +496,7 @@ class TestPutOff:
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 7)), max_size=12))
 def test_no_message_overtakes_another(steps: list[tuple[int, int]]) -> None:
     """Whatever is popped and acknowledged, each message is first delivered after all earlier ones."""
-    with TemporaryDirectory() as folder, closing(MemoryGateway(Path(folder))) as gateway:
+    with scratch_folder() as folder, closing(MemoryGateway(folder)) as gateway:
         client = gateway.connect()
         texts = [str(number) for number in range(8)]
         send(client, *texts)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
@@ -11,6 +12,7 @@ from storage import Store, find_faults
 from storage.durable import NOTE_FILE
 from storage.inbox import INBOX_SIZE, recover
 from storage.redo_log import LOG_FILES
+from tests.scratch import scratch_folder
 from tests.storage.sample import terms_of
 
 
@@ -70,6 +72,15 @@ class Folder:
                 check(self.open())
         finally:
             self.close()
+
+
+@contextmanager
+def scratch_data() -> Iterator[Folder]:
+    """A data folder for an example of a property, of which a test has many. It is checked at the end."""
+    with scratch_folder() as place:
+        folder = Folder(place / "data")
+        yield folder
+        folder.check()
 
 
 def check(store: Store) -> None:

@@ -27,7 +27,7 @@ from storage import (
     take_half,
 )
 from storage.keys import MARK, pack_u64
-from tests.storage.folder import Folder
+from tests.storage.folder import Folder, scratch_data
 from tests.storage.sample import TOPIC, Sample, fire, hold, ids_in, pending_ids, send, states
 
 HALVES = b"halves"
@@ -297,52 +297,49 @@ STEP = st.tuples(
 
 
 @given(st.lists(STEP, max_size=40))
-def test_any_order_of_steps_leaves_each_half_in_one_place(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
-) -> None:
+def test_any_order_of_steps_leaves_each_half_in_one_place(steps: list[tuple[str, int]]) -> None:
     """A model of what waits, is queued and is pending, on disk and in the open batch."""
-    folder = Folder(tmp_path_factory.mktemp("model") / "data")
-    store = folder.open()
-    places: dict[int, str] = {}
-    written: dict[int, str] = {}
-    for step, choice in steps:
-        known = sorted(written)
-        sequence = known[choice % len(known)] if known else 1_000
-        waits = places.get(sequence) == "half"
-        name = b"%d" % sequence
-        match step:
-            case "half":
-                sequence = store.new_sequence()
-                put_half(store, sequence, Sample(b"%d" % sequence, HALVES).record(1), 9)
-                places[sequence] = "half"
-            case "commit":
-                assert commit(store, sequence, Sample(name)) == waits
-                places |= {sequence: "queued"} if waits else {}
-            case "later":
-                assert commit(store, sequence, Sample(name), due_ms=7_000) == waits
-                places |= {sequence: "pending"} if waits else {}
-            case "remove":
-                assert remove_half(store, sequence) == waits
-                places |= {sequence: "gone"} if waits else {}
-            case "put off":
-                assert put_off_check(store, sequence, 50, 3) == waits
-            case "crash":
-                store = folder.reopen_after_crash()
-                places = dict(written)
-            case _:
-                store.commit()
-                store = folder.open() if step == "reopen" else store
-                written = dict(places)
-    store.commit()
-    for sequence, place in places.items():
-        assert (find_half(store, sequence) is not None) == (place == "half")
-    named = {
-        place: sorted(b"%d" % one for one, where in places.items() if where == place)
-        for place in ("queued", "pending")
-    }
-    assert sorted(ids_in(store)) == named["queued"]
-    assert sorted(pending_ids(store)) == named["pending"]
-    folder.check()
+    with scratch_data() as folder:
+        store = folder.open()
+        places: dict[int, str] = {}
+        written: dict[int, str] = {}
+        for step, choice in steps:
+            known = sorted(written)
+            sequence = known[choice % len(known)] if known else 1_000
+            waits = places.get(sequence) == "half"
+            name = b"%d" % sequence
+            match step:
+                case "half":
+                    sequence = store.new_sequence()
+                    put_half(store, sequence, Sample(b"%d" % sequence, HALVES).record(1), 9)
+                    places[sequence] = "half"
+                case "commit":
+                    assert commit(store, sequence, Sample(name)) == waits
+                    places |= {sequence: "queued"} if waits else {}
+                case "later":
+                    assert commit(store, sequence, Sample(name), due_ms=7_000) == waits
+                    places |= {sequence: "pending"} if waits else {}
+                case "remove":
+                    assert remove_half(store, sequence) == waits
+                    places |= {sequence: "gone"} if waits else {}
+                case "put off":
+                    assert put_off_check(store, sequence, 50, 3) == waits
+                case "crash":
+                    store = folder.reopen_after_crash()
+                    places = dict(written)
+                case _:
+                    store.commit()
+                    store = folder.open() if step == "reopen" else store
+                    written = dict(places)
+        store.commit()
+        for sequence, place in places.items():
+            assert (find_half(store, sequence) is not None) == (place == "half")
+        named = {
+            place: sorted(b"%d" % one for one, where in places.items() if where == place)
+            for place in ("queued", "pending")
+        }
+        assert sorted(ids_in(store)) == named["queued"]
+        assert sorted(pending_ids(store)) == named["pending"]
 
 
 @pytest.mark.parametrize(

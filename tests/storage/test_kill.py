@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from storage import State, Store, find_by_id, find_by_key, find_faults
 from tests.storage.folder import Folder
 from tests.storage.sample import TOPIC, id_of, ids_in
@@ -89,7 +91,11 @@ def check(store: Store, answered: Answered) -> None:
     assert store.next_sequence == max(sequences) + 1
 
 
-def test_nothing_that_was_answered_is_lost_or_doubled(folder: Folder) -> None:
+def test_nothing_that_was_answered_is_lost_or_doubled(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    # On the disk, where a sync takes time in which a kill may fall.
+    folder = Folder(tmp_path_factory.mktemp("kill") / "data")
     random = Random()
     answered = Answered()
     for run in range(1, RUNS + 1):

@@ -38,6 +38,7 @@ from storage import (
     resume_topic,
 )
 from storage.inbox import INBOX_SIZE
+from tests.scratch import scratch_place
 from tests.storage.faults import nothing_can_be_written
 from tests.storage.folder import Folder
 from tests.storage.sample import Sample, hold, pending_page, send
@@ -141,7 +142,7 @@ class StoreAndModel(RuleBasedStateMachine):
     @initialize(inbox_size=st.sampled_from([0, 3, INBOX_SIZE]))
     def begin(self, inbox_size: int) -> None:
         self.inbox_size = inbox_size
-        self.path = Path(tempfile.mkdtemp(prefix="storage-model-"))
+        self.path = Path(tempfile.mkdtemp(prefix="storage-model-", dir=scratch_place()))
         self.folder = Folder(self.path)
         self.store = self._opened()
         self.now_ms = 1_000

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import INBOX_SIZE, Found, State, Store, abort, pending
-from tests.storage.folder import Folder
+from tests.storage.folder import Folder, scratch_data
 from tests.storage.sample import (
     TOPIC,
     Sample,
@@ -284,30 +284,28 @@ Timers = list[tuple[int, bytes]]
     limit=st.integers(1, 5),
 )
 def test_a_scan_is_what_sorting_and_filtering_gives(
-    tmp_path_factory: pytest.TempPathFactory,
     timers: Timers,
     begin_ms: int,
     end_ms: int,
     topic: bytes | None,
     limit: int,
 ) -> None:
-    folder = Folder(tmp_path_factory.mktemp("scan"))
-    store = folder.open()
-    held = [(due_ms, name, hold(store, Sample(b"x", name), due_ms)) for due_ms, name in timers]
-    store.commit()
-    expected = [
-        sequence
-        for due_ms, name, sequence in sorted(held)
-        if begin_ms <= due_ms < end_ms and topic in (None, name)
-    ]
-    seen: list[int] = []
-    cursor, first = None, True
-    while first or cursor is not None:
-        first = False
-        page = pending_page(
-            store, topic=topic, begin_ms=begin_ms, end_ms=end_ms, cursor=cursor, limit=limit
-        )
-        seen += [found.sequence for found in page.found]
-        cursor = page.cursor
-    assert seen == expected
-    folder.check()
+    with scratch_data() as folder:
+        store = folder.open()
+        held = [(due_ms, name, hold(store, Sample(b"x", name), due_ms)) for due_ms, name in timers]
+        store.commit()
+        expected = [
+            sequence
+            for due_ms, name, sequence in sorted(held)
+            if begin_ms <= due_ms < end_ms and topic in (None, name)
+        ]
+        seen: list[int] = []
+        cursor, first = None, True
+        while first or cursor is not None:
+            first = False
+            page = pending_page(
+                store, topic=topic, begin_ms=begin_ms, end_ms=end_ms, cursor=cursor, limit=limit
+            )
+            seen += [found.sequence for found in page.found]
+            cursor = page.cursor
+        assert seen == expected

@@ -31,6 +31,7 @@ from storage import (
 from storage.durable import NOTE_FILE
 from storage.inbox import INBOX_SIZE
 from storage.meta_pages import DATA_FILE
+from tests.scratch import scratch_place
 from tests.storage.disk import Disk, Worker
 from tests.storage.folder import Folder, check
 from tests.storage.sample import TOPIC, Sample, hold, id_of, ids_in, pending_ids, send, terms_of
@@ -81,7 +82,7 @@ class PowerCuts(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.root = Path(tempfile.mkdtemp(prefix="storage-power-"))
+        self.root = Path(tempfile.mkdtemp(prefix="storage-power-", dir=scratch_place()))
         self.folder = Folder(self.root / "0")
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(logged, "CHECKPOINT_ROWS", 1)

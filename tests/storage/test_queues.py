@@ -22,7 +22,7 @@ from storage import (
 )
 from storage.keys import pack_u64, queue_prefix
 from storage.queues import MAX_BYTES_JUDGED, MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page
-from tests.storage.folder import Folder
+from tests.storage.folder import Folder, scratch_data
 from tests.storage.sample import (
     TOPIC,
     Sample,
@@ -257,16 +257,15 @@ def test_a_filter_that_is_shown_fewer_records_is_shown_fewer_bytes(store: Store)
 
 @given(times=st.lists(st.integers(0, 5), max_size=30).map(sorted), asked_ms=st.integers(-1, 7))
 def test_offset_at_is_the_first_of_several_in_one_millisecond(
-    tmp_path_factory: pytest.TempPathFactory, times: list[int], asked_ms: int
+    times: list[int], asked_ms: int
 ) -> None:
-    folder = Folder(tmp_path_factory.mktemp("times"))
-    store = folder.open()
-    for stored_ms in times:
-        send(store, Sample(b"m"), stored_ms)
-    store.commit()
-    expected = sum(stored_ms < asked_ms for stored_ms in times)
-    assert store.offset_at(store.queue(TOPIC, 0), asked_ms) == expected
-    folder.check()
+    with scratch_data() as folder:
+        store = folder.open()
+        for stored_ms in times:
+            send(store, Sample(b"m"), stored_ms)
+        store.commit()
+        expected = sum(stored_ms < asked_ms for stored_ms in times)
+        assert store.offset_at(store.queue(TOPIC, 0), asked_ms) == expected
 
 
 class TestDamage:

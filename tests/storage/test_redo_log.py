@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.redo_log import LOG_FILES, MAX_LOG, TORN, RedoLog, Row, has_records, new_stamp
+from tests.scratch import scratch_folder
 from tests.storage.faults import left_open_by_failures
 
 STAMP = b"stampone"
@@ -118,39 +119,37 @@ def test_a_checkpoint_leaves_nothing_to_do(log: RedoLog, tmp_path: Path) -> None
 
 
 @given(st.data())
-def test_it_ends_at_the_first_record_that_is_not_whole(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_it_ends_at_the_first_record_that_is_not_whole(data: st.DataObject) -> None:
     """Any byte may be the changed one. The reader reports a gap if more records follow."""
-    folder = tmp_path_factory.mktemp("log")
-    log = RedoLog(folder, sync=False)
-    list(log.records(STAMP))
-    ends = fill(log)
-    log.close()
-    file = folder / LOG_FILES[0]
-    content = bytearray(file.read_bytes())
-    at = data.draw(st.integers(0, ends[-1] - 1))
-    content[at] ^= data.draw(st.integers(1, 255))
-    file.write_bytes(content)
-    whole = sum(end <= at for end in ends)
-    read, has_gap = again(folder)
-    assert read == RECORDS[:whole]
-    assert has_gap == (whole < len(RECORDS) - 1)
+    with scratch_folder() as folder:
+        log = RedoLog(folder, sync=False)
+        list(log.records(STAMP))
+        ends = fill(log)
+        log.close()
+        file = folder / LOG_FILES[0]
+        content = bytearray(file.read_bytes())
+        at = data.draw(st.integers(0, ends[-1] - 1))
+        content[at] ^= data.draw(st.integers(1, 255))
+        file.write_bytes(content)
+        whole = sum(end <= at for end in ends)
+        read, has_gap = again(folder)
+        assert read == RECORDS[:whole]
+        assert has_gap == (whole < len(RECORDS) - 1)
 
 
 @given(st.integers(0, 400))
-def test_a_file_that_is_cut_short(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
-    folder = tmp_path_factory.mktemp("log")
-    log = RedoLog(folder, sync=False)
-    list(log.records(STAMP))
-    ends = fill(log)
-    log.close()
-    file = folder / LOG_FILES[0]
-    file.write_bytes(file.read_bytes()[:size])
-    whole = sum(end <= size for end in ends)
-    # What follows may have been acknowledged. That cannot be told where the file ends between records.
-    is_within_one = whole < len(RECORDS) and size >= [0, *ends][whole] + 16
-    assert again(folder) == (RECORDS[:whole], is_within_one)
+def test_a_file_that_is_cut_short(size: int) -> None:
+    with scratch_folder() as folder:
+        log = RedoLog(folder, sync=False)
+        list(log.records(STAMP))
+        ends = fill(log)
+        log.close()
+        file = folder / LOG_FILES[0]
+        file.write_bytes(file.read_bytes()[:size])
+        whole = sum(end <= size for end in ends)
+        # What follows may have been acknowledged. That cannot be told where the file ends between records.
+        is_within_one = whole < len(RECORDS) and size >= [0, *ends][whole] + 16
+        assert again(folder) == (RECORDS[:whole], is_within_one)
 
 
 SECOND = b"stamptwo"
@@ -203,25 +202,24 @@ def test_what_follows_two_checkpoints_does_not_follow_the_first(tmp_path: Path) 
 
 
 @given(st.data())
-def test_two_files_end_at_the_first_record_that_is_not_whole(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("log")
-    ends = fill_two(folder)
-    number = data.draw(st.integers(0, 1))
-    file = folder / LOG_FILES[number]
-    content = bytearray(file.read_bytes())
-    at = data.draw(st.integers(0, ends[number] - 1))
-    content[at] ^= data.draw(st.integers(1, 255))
-    file.write_bytes(content)
-    read, has_gap = again(folder)
-    assert read == [*RECORDS, *RECORDS][: len(read)]
-    assert len(read) < 6 if number else len(read) < 3
-    # If the damage hides which record it follows, the first record behind the checkpoint could as well be an older one.
-    if number == 0 or 3 < len(read) < 5 or (len(read) == 3 and at >= 32):
-        assert has_gap
-    elif len(read) == 5:
-        assert not has_gap, "the last one was being written"
+def test_two_files_end_at_the_first_record_that_is_not_whole(data: st.DataObject) -> None:
+    with scratch_folder() as folder:
+        ends = fill_two(folder)
+        number = data.draw(st.integers(0, 1))
+        file = folder / LOG_FILES[number]
+        content = bytearray(file.read_bytes())
+        at = data.draw(st.integers(0, ends[number] - 1))
+        content[at] ^= data.draw(st.integers(1, 255))
+        file.write_bytes(content)
+        read, has_gap = again(folder)
+        assert read == [*RECORDS, *RECORDS][: len(read)]
+        assert len(read) < 6 if number else len(read) < 3
+        # If the damage hides which record it follows, the first record behind the checkpoint could as well be an older
+        # one.
+        if number == 0 or 3 < len(read) < 5 or (len(read) == 3 and at >= 32):
+            assert has_gap
+        elif len(read) == 5:
+            assert not has_gap, "the last one was being written"
 
 
 @pytest.mark.parametrize("byte", range(4))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -20,6 +18,7 @@ from gateway.loading import changed
 from gateway.setting_values import parse_host_port
 from gateway.web.endpoints import PLACEHOLDER, Endpoint
 from tests.gateway.memory import MemoryGateway
+from tests.scratch import scratch_folder
 from tests.web.http import API, HTTP_PORT, HttpClient, api_endpoints
 
 WORDS = st.one_of(
@@ -39,8 +38,8 @@ VALUES = st.recursive(
 @pytest.fixture(scope="module")
 def served() -> Iterator[MemoryGateway]:
     """A gateway with a few pending messages."""
-    with TemporaryDirectory() as folder:
-        gateway = MemoryGateway(Path(folder) / "data", http=parse_host_port(HTTP_PORT))
+    with scratch_folder() as folder:
+        gateway = MemoryGateway(folder / "data", http=parse_host_port(HTTP_PORT))
         for key in ("a", "7"):
             gateway.connect().send_message("orders", KEYS=key, TIMER_DELAY_SEC="3600")
         yield gateway

@@ -19,9 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import Message as Record
 from gateway.wire.messages import decode_message, decode_messages, parse_offset_msg_id
-from tests.gateway.conftest import scratch_place
 from tests.gateway.memory import MemoryClient, MemoryGateway, properties_of
 from tests.gateway.model.world import Message, Place, World
+from tests.scratch import scratch_place
 
 TOPICS = ("a", "b")
 IDS = ("ID0", "ID1", "ID2", "ID3")

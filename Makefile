@@ -9,6 +9,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Two processes share the tests, each taking the next file: much of what they do is waiting for each other's programs.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+# Where it is set, as in many containers, a gateway takes half as long again to start, and hundreds start in the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The first of these that is new enough; PYTHON=... chooses. The system's own comes first: distributions build theirs with
 # profile-guided optimization, which saves a sixth of the CPU a message over what pyenv builds by default.
 PYTHONS := $(or $(PYTHON),/usr/bin/python3 python3.13 python3.12 python3.11 python3.14 python3 python)

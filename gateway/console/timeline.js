@@ -170,6 +170,7 @@ export function timeline(place, parameters, go) {
     chart.update(span, data, selection);
     note();
     clearTimeout(timer);
+    asked++; // an answer that is under way is about the span before
     timer = setTimeout(load, 120);
   }
 

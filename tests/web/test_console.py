@@ -38,6 +38,17 @@ TOKEN = "a-token-for-the-console"
 VIEWS = (
     *("timeline", "messages?topic=close-order", "topics?system=on", "groups", "recurring", "jobs"),
 )
+HURRY = """
+    const [later, cancel, looks] = [setTimeout, clearTimeout, new Map()];
+    window.setTimeout = (work, ms) => {
+        const timer = later(() => { looks.delete(timer); work(); }, ms);
+        if (ms >= 2_000 && ms <= 3_000) looks.set(timer, work);
+        return timer;
+    };
+    window.clearTimeout = (timer) => { looks.delete(timer); cancel(timer); };
+    window.hurry = () => [...looks].forEach(([timer, work]) => { clearTimeout(timer); work(); });
+"""
+"""Lets a test call `hurry()` instead of waiting for the two or three seconds after which a page looks again."""
 
 
 def console_of(process: GatewayProcess, scheme: str = "http") -> str:
@@ -114,6 +125,7 @@ class Console:
                     if click:
                         element.click()
                     return element
+            self.hurry()
             return None
 
         found = WebDriverWait(
@@ -124,21 +136,39 @@ class Console:
 
     def see_rows(self, selector: str, number: int) -> None:
         """Wait until there are so many elements."""
-        WebDriverWait(self.browser.page, LIMIT_S, 0.05).until(
-            lambda page: len(page.find_elements(By.CSS_SELECTOR, selector)) == number,
-            f"not {number} {selector}",
-        )
+        self.wait_for(f"document.querySelectorAll({json.dumps(selector)}).length === {number}")
+
+    def wait_for(self, script: str) -> None:
+        """Wait until this is true on the page."""
+
+        def is_true(page: Any) -> bool:
+            self.hurry()
+            return bool(page.execute_script(f"return Boolean({script})"))
+
+        WebDriverWait(self.browser.page, LIMIT_S, 0.05).until(is_true, f"not: {script}")
 
     def looks_again(self, path: str) -> None:
         """Wait until the page has requested this twice more, so that it shows the first of these responses."""
-        script = (
-            "return performance.getEntriesByType('resource')"
+        number = (
+            "performance.getEntriesByType('resource')"
             f".filter((one) => one.name.includes('/api/v1{path}')).length"
         )
-        before = int(self.browser.page.execute_script(script))
-        WebDriverWait(self.browser.page, LIMIT_S, 0.05).until(
-            lambda page: page.execute_script(script) >= before + 2, f"{path} is not asked for again"
-        )
+        before = self.browser.page.execute_script(f"return {number}")
+        self.wait_for(f"{number} >= {before} + 2")
+
+    @contextmanager
+    def in_a_hurry(self) -> Iterator[None]:
+        """Have pages that are opened within the block look again whenever the test waits for something."""
+        page = self.browser.page
+        added = page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": HURRY})
+        try:
+            yield
+        finally:
+            page.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+    def hurry(self) -> None:
+        """Have the page look again now, if it was opened in a hurry."""
+        self.browser.page.execute_script("window.hurry?.()")
 
     def press(self, *keys: str) -> None:
         """Type into the focused element."""
@@ -196,7 +226,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def console(browser: Browser, address: str) -> Iterator[Console]:
     """The gateway's console. The page must not have logged an error, and nothing recurs afterwards."""
     console = Console(browser, address)
-    yield console
+    with console.in_a_hurry():
+        yield console
     for one in console.api("/recurring")["recurring"]:
         console.api(f"/recurring/{one['topic']}/{one['name']}", method="DELETE")
     assert browser.errors() == []
@@ -342,9 +373,7 @@ def test_a_message_that_comes_late_is_not_shown_in_another_view(console: Console
         " new Promise((go) => { window.answer = go; }) : real(path, asked);"
         f"location.hash = '#/message/{sent['offsetMsgId']}'"
     )
-    WebDriverWait(page, 10, 0.05).until(
-        lambda _: page.execute_script("return Boolean(window.answer)")
-    )
+    console.wait_for("window.answer")
     page.execute_script("location.hash = '#/topics'")
     console.see("td", "close-order")
     page.execute_script(
@@ -588,6 +617,28 @@ def test_what_is_of_the_question_before_is_dimmed(console: Console) -> None:
     console.see(".messages tbody:not([aria-busy])", "dim-a")
 
 
+def test_a_late_answer_about_one_span_tells_nothing_of_the_next(console: Console) -> None:
+    console.send(topic="zoomed")
+    console.open("timeline?length=3600000&topic=zoomed")
+    console.see(".caption", "in 1h from")
+    page = console.browser.page
+    page.execute_script(
+        "const real = fetch, wait = new Promise((go) => addEventListener('keydown', () => setTimeout(go)));"
+        " window.fetch = async (path, asked) => {"
+        "  if (!path.includes('/timeline')) return real(path, asked);"
+        "  if (window.waits) return new Promise(() => {});"
+        "  window.waits = true;"
+        "  const page = await (await real(path, asked)).json();"
+        "  await wait;"
+        "  return Response.json(page);"
+        " }"
+    )
+    console.wait_for("window.waits")
+    console.press("-")
+    console.looks_again("/rates")
+    console.see(".caption[aria-busy=true]", "in 1h from")
+
+
 def test_a_message_is_found_shown_and_aborted(console: Console) -> None:
     sent = console.send(
         keys=HOSTILE.replace(" ", "_"), body=json.dumps({"order": 1, "note": HOSTILE}), tags="late"
@@ -722,9 +773,7 @@ def test_a_late_answer_is_not_taken_for_what_was_asked_for_last(console: Console
     page.execute_script(late, "/recurring-times")
     every = console.see("dialog input[name=every]")
     every.send_keys("2m")
-    WebDriverWait(page, LIMIT_S, 0.05).until(
-        lambda _: page.execute_script("return Boolean(window.answer)")
-    )
+    console.wait_for("window.answer")
     every.send_keys("x")
     console.see("dialog [role=status]", "2mx")
     page.execute_script("window.answer()")
@@ -1088,7 +1137,7 @@ def test_more_is_shown_while_the_list_is_looked_at_again(console: Console) -> No
         "  return real(path, asked);"
         " }"
     )
-    WebDriverWait(page, LIMIT_S, 0.05).until(lambda _: page.execute_script("return window.waits"))
+    console.wait_for("window.waits")
     console.click("button.more")
     console.see_rows(".messages tbody tr", 60)
     page.execute_script("window.go()")
@@ -1275,9 +1324,7 @@ def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
             "window.fetch = async (...asked) => { window.fetch = real; const answer = await real(...asked);"
             " sessionStorage.setItem(key, right); window.late = answer.status; return answer; }"
         )
-        WebDriverWait(browser.page, 20, 0.05).until(
-            lambda page: page.execute_script("return window.late") == 401
-        )
+        console.wait_for("window.late === 401")
         console.looks_again("/rates")
         assert not browser.page.find_elements(By.CSS_SELECTOR, "dialog")
         browser.errors()  # Chromium notes each 401

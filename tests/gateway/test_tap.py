@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from gateway.wire.commands import decode_command
 from gateway.wire.frames import FrameBuffer
 from recording.format import SUFFIX, Kind, read_capture
 from tests.gateway.memory import MemoryGateway
-
-LIMIT_S = 120
+from tests.recording.waiting import wait_until
 
 
 def commands(folder: Path) -> list[tuple[Kind, int, int]]:
@@ -29,14 +27,6 @@ def commands(folder: Path) -> list[tuple[Kind, int, int]]:
                 command = decode_command(parts)
                 found.append((record.kind, command.code, command.opaque))
     return found
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    """Wait for the writing thread, which runs by the real clock."""
-    deadline = time.monotonic() + LIMIT_S
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @contextmanager

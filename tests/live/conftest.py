@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compat.clients.driver import Driver
+from compat.clients.driver import Driver, Received
 from compat.clients.java import VERSIONS, JavaClient, Version
 from tests.live.process import GatewayProcess
 
@@ -58,3 +58,8 @@ def topic(request: pytest.FixtureRequest) -> str:
     """A topic for this test alone."""
     name = request.node.name.replace("[", "-").replace("]", "").replace(".", "_")
     return f"T-{name}"[:100]
+
+
+def bodies(messages: list[Received]) -> list[bytes]:
+    """Return the bodies in a fixed order."""
+    return sorted(message.body or b"" for message in messages)

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from compat.clients.cpp import CppClient
-from compat.clients.driver import ClientFailure, Driver, Outgoing, Received, Sent, until
+from compat.clients.driver import ClientFailure, Driver, Outgoing, Sent, until
 from gateway.asking import now_ms
 from gateway.wire.codes import RequestCode, ResponseCode
+from tests.live.conftest import bodies
 from tests.live.process import GatewayProcess
 
 pytestmark = pytest.mark.live
@@ -40,11 +41,6 @@ def create_topic(gateway: GatewayProcess, topic: str) -> None:
     ext |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false"}
     with gateway.client() as client:
         assert client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == ResponseCode.SUCCESS
-
-
-def bodies(messages: list[Received]) -> list[bytes]:
-    """Return the bodies in a fixed order."""
-    return sorted(message.body or b"" for message in messages)
 
 
 def all_sent(results: list[Sent | ClientFailure]) -> None:

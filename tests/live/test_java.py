@@ -11,7 +11,7 @@ import pytest
 from compat.clients.driver import ClientFailure, Outgoing, Received, Sent, until
 from compat.clients.java import JavaClient
 from gateway.asking import now_ms
-from tests.live.conftest import JavaMaker
+from tests.live.conftest import JavaMaker, bodies
 from tests.live.process import GatewayProcess
 
 pytestmark = pytest.mark.live
@@ -26,11 +26,6 @@ def all_sent(results: list[Sent | ClientFailure]) -> list[Sent]:
         results
     )
     return [result for result in results if isinstance(result, Sent)]
-
-
-def bodies(messages: list[Received]) -> list[bytes]:
-    """Return the bodies in a fixed order."""
-    return sorted(message.body or b"" for message in messages)
 
 
 def test_messages_for_now_arrive_as_they_were_sent(java: JavaClient, topic: str) -> None:

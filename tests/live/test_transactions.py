@@ -14,7 +14,7 @@ from gateway.asking import now_ms
 from gateway.client import RemotingClient
 from gateway.topics import CHECKED_OUT_TOPIC
 from gateway.wire.codes import RequestCode, ResponseCode
-from tests.live.conftest import JavaMaker
+from tests.live.conftest import JavaMaker, bodies
 from tests.live.process import GatewayProcess
 
 pytestmark = pytest.mark.live
@@ -39,11 +39,6 @@ def own_gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
     """Another such gateway, which a test may kill."""
     with GatewayProcess(tmp_path / "data", *PATIENT) as gateway:
         yield gateway
-
-
-def bodies(messages: list[Received]) -> list[bytes]:
-    """Return the bodies in a fixed order."""
-    return sorted(message.body or b"" for message in messages)
 
 
 def test_only_committed_messages_are_delivered(java: JavaClient, topic: str) -> None:

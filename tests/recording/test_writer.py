@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,9 @@ import pytest
 from recording import writer as module
 from recording.format import OPEN_SUFFIX, SUFFIX, Kind, Record, read_capture, run_of
 from recording.writer import CaptureWriter, Rotation
+from tests.recording.waiting import wait_until
 
 FRAME = b"\0\0\0\x10" + b"x" * 16
-LIMIT_S = 120
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def write(writer: CaptureWriter, *frame: bytes) -> None:

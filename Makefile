@@ -26,7 +26,7 @@ help:
 	@echo "make setup           virtual environment in $(VENV), with the command $(BIN)/tidegate"
 	@echo "make run             serve on 127.0.0.1:9876, data in the default folder"
 	@echo "make test            every check, with real clients and a real RocketMQ broker"
-	@echo "make test-fast       the checks that start no other processes"
+	@echo "make test-fast       the checks without real clients, servers or Spark"
 	@echo "make setup-system    Debian's packages that some tests need, when root: a browser, tcpdump, faketime"
 	@echo "make lint            format, style and types alone"
 	@echo "make demo-replay     real clients recorded at a real RocketMQ, replayed and compared, with a report"
@@ -98,7 +98,7 @@ test: setup-test setup-system lint
 	$(PYTEST)
 
 test-fast: setup-test lint
-	$(PYTEST) -m 'not live'
+	$(PYTEST) -m 'not live and not spark'
 
 lint: setup-test
 	$(BIN)/ruff format --check

@@ -34,6 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     items.sort(key=place)
     for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
         if item.get_closest_marker("live"):
             # Other programs and other users of the machine affect these tests. The summary reports what was run again.
             item.add_marker(pytest.mark.flaky(reruns=1))

@@ -12,7 +12,7 @@ def main() -> None:
     heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeds:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from gateway.cli import main as run
+    from gateway.cli.main import main as run
 
     if heeds:
         signal.signal(signal.SIGINT, signal.default_int_handler)

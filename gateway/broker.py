@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gateway.audit import AuditLog
 from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
-from gateway.config import Config
-from gateway.consume_modes import ConsumeModes
+from gateway.connections.outgoing import Outgoing
 from gateway.firing import Firing
 from gateway.intake import Intake
 from gateway.kv_config import KvConfig
-from gateway.outgoing import Outgoing
+from gateway.monitoring.audit import AuditLog
+from gateway.monitoring.stats import Statistics
 from gateway.parked import ParkingLot
-from gateway.pop_orders import PopOrders
+from gateway.pops.consume_modes import ConsumeModes
+from gateway.pops.orders import PopOrders
 from gateway.quotas import Quotas
-from gateway.recurring import RecurringMessages
+from gateway.recurring.messages import RecurringMessages
 from gateway.resets import Resets
-from gateway.setting_values import HostPort
-from gateway.stats import Statistics
+from gateway.settings.config import Config
+from gateway.settings.values import HostPort
 from gateway.topics import Groups, Topics
 from gateway.wire.bodies import MessageQueue
 from gateway.wire.group_topics import retry_topic

@@ -7,8 +7,8 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import NamedTuple
 
+from gateway.connections.outgoing import Outgoing
 from gateway.filters import expression_of, weight_of
-from gateway.outgoing import Outgoing
 from gateway.reactor import Reactor
 from gateway.router import Caller, Peer, RequestError
 from gateway.wire.bodies import ConsumerData, Heartbeat, Subscription

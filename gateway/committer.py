@@ -15,12 +15,12 @@ from typing import Protocol
 from twisted.logger import Logger
 
 from gateway.clock import Clock
+from gateway.connections.unwritten import Unwritten
 from gateway.firing import NOTHING, Firing, Step
-from gateway.meter import Meter
+from gateway.monitoring.meter import Meter
 from gateway.pace import Pace
 from gateway.reactor import DelayedCall, Reactor
 from gateway.router import RequestError, not_available
-from gateway.unwritten import Unwritten
 from storage import Growth, RestartNeededError, StorageError, Store, as_told
 
 LONGEST_SLEEP_MS = 1_000

@@ -12,13 +12,13 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from gateway.broker import Broker
-from gateway.connection import SILENCE_LOOK_SECONDS, RemotingFactory
+from gateway.connections.connection import SILENCE_LOOK_SECONDS, RemotingFactory
 from gateway.handlers.ordered_pops import OrderedPops
 from gateway.handlers.pop_acks import PopAcks
 from gateway.handlers.transactions import Transactions
+from gateway.monitoring.stats import SAMPLE_SECONDS
 from gateway.queue_locks import QueueLocks
 from gateway.reactor import Reactor
-from gateway.stats import SAMPLE_SECONDS
 from storage import RestartNeededError, StorageError, as_told, check_command
 
 SWEEP_SECONDS = 0.5

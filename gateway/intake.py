@@ -7,14 +7,14 @@ from functools import partial
 
 import msgspec
 
-from gateway.audit import AuditLog
 from gateway.clock import Clock
-from gateway.config import Config
 from gateway.delays import REQUESTS, DelayRules, asks_for_delay, delay_of
 from gateway.firing import Firing
 from gateway.limits import MAX_DELAY, origin
+from gateway.monitoring.audit import AuditLog
 from gateway.quotas import Quotas
 from gateway.router import RequestError, illegal
+from gateway.settings.config import Config
 from gateway.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, Topic
 from gateway.transactions import ADDED_LATER, half_properties, own_immunity_ms
 from gateway.wire import properties as names

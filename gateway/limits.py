@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from gateway.config import Config
-from gateway.setting_values import LONGEST, parse_duration, parse_size
+from gateway.settings.config import Config
+from gateway.settings.values import LONGEST, parse_duration, parse_size
 
 
 class Limits(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 from twisted.logger import Logger
 
-from gateway.access import PolicyError
+from gateway.access.policies import PolicyError
 from storage import Store
 
 _log = Logger()

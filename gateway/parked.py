@@ -8,9 +8,9 @@ from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from gateway.config import Config
 from gateway.reactor import Reactor
 from gateway.router import Peer, overloaded
+from gateway.settings.config import Config
 from storage import Growth, Queue
 
 WOKEN_AT_ONCE = 16

@@ -18,13 +18,13 @@ from twisted.internet.main import installReactor
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger, globalLogBeginner
 
-from gateway.config import Config
-from gateway.data_folder import is_of_store
-from gateway.loading import LEADER_VARIABLE
-from gateway.log_stream import LogStream
-from gateway.logs import SPAN_SECONDS, Logs
+from gateway.cli.data_folder import is_of_store
+from gateway.monitoring.log_stream import LogStream
+from gateway.monitoring.logs import SPAN_SECONDS, Logs
 from gateway.reactor import TurnReactor
-from gateway.setting_values import HostPort
+from gateway.settings.config import Config
+from gateway.settings.loading import LEADER_VARIABLE
+from gateway.settings.values import HostPort
 
 BACKLOG: Final = 1024
 """Connections that the kernel lets wait to be accepted, for the moment when a whole fleet reconnects."""

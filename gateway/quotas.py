@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
-from gateway.config import Config
 from gateway.limits import HELD_BYTES, HELD_MESSAGES, SEND_RATE, Limits, origin, without_own
 from gateway.router import RequestError, TooMuchError
-from gateway.setting_values import show_size
+from gateway.settings.config import Config
+from gateway.settings.values import show_size
 from gateway.topics import Topic
 from gateway.wire.codes import ResponseCode
 from storage import Store

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from twisted.logger import Logger
 
-from gateway.access import Action
-from gateway.config import Config
+from gateway.access.policies import Action
+from gateway.settings.config import Config
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.fields import FieldError

@@ -15,17 +15,16 @@ from twisted.internet import error
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
-from gateway.audit import AuditLog
+from gateway.access.guard import Guard
+from gateway.access.users import Users
 from gateway.broker import Broker
-from gateway.bulk import BulkChanges
 from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
-from gateway.config import Config
-from gateway.connection import RemotingConnection, RemotingFactory
-from gateway.consume_modes import ConsumeModes
+from gateway.connections.connection import RemotingConnection, RemotingFactory
+from gateway.connections.outgoing import Outgoing
+from gateway.connections.tap import Tapping
 from gateway.firing import Firing
-from gateway.guard import Guard
 from gateway.handlers.access_admin import AccessAdmin
 from gateway.handlers.assignments import Assignments
 from gateway.handlers.broker_admin import BrokerAdmin
@@ -52,21 +51,23 @@ from gateway.handlers.timers import Timers
 from gateway.handlers.topic_admin import TopicAdmin
 from gateway.handlers.transactions import Transactions
 from gateway.housekeeping import Housekeeping
-from gateway.http import BoundedSite, make_site
 from gateway.intake import Intake, terms_of
 from gateway.kv_config import KvConfig
-from gateway.loading import LEADER_VARIABLE, WORKERS_VARIABLE
-from gateway.logs import Logs
 from gateway.manual_clock import ClockError, clock_for
-from gateway.metrics import Metrics
-from gateway.named_files import http_token, initial_user, no_user, tls_layers
-from gateway.outgoing import Outgoing
+from gateway.monitoring.audit import AuditLog
+from gateway.monitoring.logs import Logs
+from gateway.monitoring.metrics import Metrics
+from gateway.monitoring.service_manager import ServiceManager
+from gateway.monitoring.stats import Statistics
 from gateway.parked import ParkingLot
-from gateway.pauses import Pauses
-from gateway.pending import PendingMessages
-from gateway.pop_orders import PopOrders
-from gateway.pop_queues import PopQueues
-from gateway.pop_waits import PopWaits
+from gateway.pending.bulk import BulkChanges
+from gateway.pending.messages import PendingMessages
+from gateway.pending.pauses import Pauses
+from gateway.pending.rescheduling import Rescheduling
+from gateway.pops.consume_modes import ConsumeModes
+from gateway.pops.orders import PopOrders
+from gateway.pops.queues import PopQueues
+from gateway.pops.waits import PopWaits
 from gateway.process import (
     BACKLOG,
     NOT_READY,
@@ -86,26 +87,25 @@ from gateway.process import (
 )
 from gateway.queue_locks import QueueLocks
 from gateway.quotas import Quotas
-from gateway.recurring import RecurringMessages
-from gateway.rescheduling import Rescheduling
+from gateway.recurring.messages import RecurringMessages
 from gateway.resets import Resets
 from gateway.router import RequestError, Router, send_away
 from gateway.routes import Handlers, routes
-from gateway.service_manager import ServiceManager
-from gateway.setting_values import HostPort
-from gateway.siblings import SharedAddress, Siblings
-from gateway.stats import Statistics
-from gateway.tap import Tapping
+from gateway.settings.config import Config
+from gateway.settings.loading import LEADER_VARIABLE, WORKERS_VARIABLE
+from gateway.settings.named_files import http_token, initial_user, no_user, tls_layers
+from gateway.settings.values import HostPort
 from gateway.topics import Groups, Topics
-from gateway.users import Users
 from gateway.web.doorkeeper import Doorkeeper
+from gateway.web.port import BoundedSite, make_site
 from gateway.web.site import Api
 from gateway.web.table import compose, endpoints
 from gateway.wire.access_bodies import UserInfo
 from gateway.wire.addresses import VIP_CHANNEL_DISTANCE
 from gateway.wire.commands import Command
 from gateway.wire.messages import pack_host
-from gateway.worker_folders import check_folder_of_one
+from gateway.workers.siblings import SharedAddress, Siblings
+from gateway.workers.worker_folders import check_folder_of_one
 from recording.writer import Counts
 from storage import INBOX_SIZE, DataFolderError, StorageError, Store, newest_stored_ms
 

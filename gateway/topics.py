@@ -10,10 +10,10 @@ from typing import Annotated
 import msgspec
 from twisted.logger import Logger
 
-from gateway.config import Config
 from gateway.limits import limits_of
 from gateway.notes import read_note, read_notes
 from gateway.router import RequestError, TooMuchError
+from gateway.settings.config import Config
 from gateway.unstored import Unstored
 from gateway.wire.bodies import GroupSettings, TopicSettings
 from gateway.wire.codes import ResponseCode

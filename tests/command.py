@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gateway import cli
+from gateway.cli import main as cli
 
 
 class Run(NamedTuple):

@@ -51,11 +51,11 @@ ROOMS = (
 
 EXCEPTIONS = {
     # `tidegate bench` is a command like the others. It loads the benchmark only when it is called.
-    ("gateway/cli.py", "compat.bench.command.bench"),
+    ("gateway/cli/main.py", "compat.bench.command.bench"),
     # The same holds for `tidegate compat`.
-    ("gateway/cli.py", "compat.command.compat"),
+    ("gateway/cli/main.py", "compat.command.compat"),
     # The same holds for the jobs on recorded traffic, which need an extra.
-    ("gateway/cli.py", "spark_jobs.command.main"),
+    ("gateway/cli/main.py", "spark_jobs.command.main"),
     # It stores millions of messages in a data folder in the same way as the gateway.
     ("compat/bench/fill.py", "gateway.intake.terms_of"),
     ("compat/bench/fill.py", "storage.Store"),
@@ -157,7 +157,7 @@ def test_handlers_touch_no_socket() -> None:
         show(file, line, name)
         for file in files("gateway/handlers")
         for line, name in imports(file)
-        if is_under(name, ("twisted", "gateway.connection", "gateway.service"))
+        if is_under(name, ("twisted", "gateway.connections.connection", "gateway.service"))
         and not is_under(name, allowed)
     ] == []
 
@@ -169,7 +169,7 @@ def test_only_the_service_knows_everyone() -> None:
         for file in files("gateway")
         for _, name in imports(file)
         if is_under(name, ("gateway.service",))
-    } <= {"gateway/cli.py"}
+    } <= {"gateway/cli/main.py"}
 
 
 def test_handlers_are_known_to_the_table_and_the_composition_alone() -> None:

@@ -70,7 +70,7 @@ class Demo:
         command = ("jobs", str(file), "--master", self._master)
         self._tell(f"$ tidegate {' '.join(command)}")
         process = children.start(
-            [sys.executable, "-m", "gateway.cli", *command],
+            [sys.executable, "-m", "gateway", *command],
             folder=self._folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -91,7 +91,7 @@ class Demo:
         )
         self._tell(f"$ tidegate {' '.join(flags)}")
         log = self._folder / "tidegate.log"
-        with children.server("gateway.cli", *flags, output=log) as server:
+        with children.server("gateway.cli.main", *flags, output=log) as server:
             yield server.address
 
     @contextmanager

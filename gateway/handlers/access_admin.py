@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from gateway.access.users import SUBJECT, SUPER, User, Users, refused
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
-from gateway.users import SUBJECT, SUPER, User, Users, refused
 from gateway.wire.access_bodies import UserInfo, encode_info, parse_acl
 from gateway.wire.bodies import read_body
 from gateway.wire.codes import ResponseCode

@@ -6,15 +6,15 @@ from functools import partial
 from typing import TypeVar
 
 from gateway.broker import Broker
-from gateway.consume_modes import POP, PULL
+from gateway.pops.consume_modes import POP, PULL
 from gateway.router import Call, RequestError
-from gateway.siblings import Siblings
 from gateway.topics import PERM_READ
 from gateway.wire.admin_bodies import ConsumeMode
 from gateway.wire.bodies import MessageQueue, read_body
 from gateway.wire.codes import ResponseCode
 from gateway.wire.group_topics import RETRY_PREFIX
 from gateway.wire.pops import AssignmentRequest, encode_assignments
+from gateway.workers.siblings import Siblings
 
 ANY_QUEUE = -1
 AVERAGELY, IN_TURN = "AVG", "AVG_BY_CIRCLE"

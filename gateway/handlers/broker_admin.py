@@ -11,10 +11,10 @@ from typing import Any
 from twisted.logger import Logger, LogLevel
 
 from gateway.broker import Broker
-from gateway.config import Config
-from gateway.loading import ConfigError
 from gateway.router import Call, RequestError, check_number
-from gateway.upstream_settings import after, shown
+from gateway.settings.config import Config
+from gateway.settings.loading import ConfigError
+from gateway.settings.upstream import after, shown
 from gateway.versions import TableVersion
 from gateway.wire.admin_bodies import (
     DataVersion,

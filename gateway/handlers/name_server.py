@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
-from gateway.upstream_settings import shown
+from gateway.settings.upstream import shown
 from gateway.wire.admin_bodies import encode_changes, encode_table, encode_topic_list_of
 from gateway.wire.bodies import encode_topic_list
 from gateway.wire.codes import ResponseCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from gateway.broker import Broker
-from gateway.pop_orders import ORDERED_QUEUE, Place
+from gateway.pops.orders import ORDERED_QUEUE, Place
 from gateway.router import Call, Peer, RequestError
 from gateway.wire.codes import ResponseCode
 from storage import DamagedError

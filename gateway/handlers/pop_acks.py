@@ -11,8 +11,8 @@ from twisted.logger import Logger
 from gateway.broker import Broker
 from gateway.handlers.ordered_pops import OrderedPops
 from gateway.intake import SET_ANEW, NewMessage, retried
-from gateway.pop_orders import ORDERED_QUEUE, Place
-from gateway.pop_queues import LONGEST_INVISIBLE_MS
+from gateway.pops.orders import ORDERED_QUEUE, Place
+from gateway.pops.queues import LONGEST_INVISIBLE_MS
 from gateway.router import Call, Peer, RequestError, check_number
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gateway.broker import Broker
 from gateway.filters import Filter
-from gateway.pop_queues import MAX_MESSAGES, PopQueue, PopQueues, Search, check_attempt
-from gateway.pop_waits import PopWaits, Waited, time_left_ms
+from gateway.pops.queues import MAX_MESSAGES, PopQueue, PopQueues, Search, check_attempt
+from gateway.pops.waits import PopWaits, Waited, time_left_ms
 from gateway.router import Call
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import Notification, PeekMessage, PollingInfo

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from gateway.broker import Broker
 from gateway.filters import Filter
-from gateway.pop_orders import ORDERED_QUEUE, Place
-from gateway.pop_queues import (
+from gateway.pops.orders import ORDERED_QUEUE, Place
+from gateway.pops.queues import (
     LONGEST_INVISIBLE_MS,
     MAX_MESSAGES,
     PopQueue,
@@ -19,7 +19,7 @@ from gateway.pop_queues import (
     Search,
     check_attempt,
 )
-from gateway.pop_waits import PopWaits, Waited, time_left_ms
+from gateway.pops.waits import PopWaits, Waited, time_left_ms
 from gateway.router import Call, RequestError
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode

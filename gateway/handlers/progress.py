@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gateway.broker import Broker
 from gateway.handlers.steps import Steps
-from gateway.pop_orders import Place
+from gateway.pops.orders import Place
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError, check_number
 from gateway.topics import Topic, is_group_name

@@ -8,7 +8,6 @@ from functools import partial
 from twisted.logger import Logger
 
 from gateway.broker import Broker
-from gateway.config import Config
 from gateway.filters import (
     TAG,
     Expression,
@@ -22,6 +21,7 @@ from gateway.filters import (
 )
 from gateway.reactor import Reactor
 from gateway.router import Call, Peer, RequestError, answer_failure
+from gateway.settings.config import Config
 from gateway.topics import NOT_FOUND_HELP, PERM_READ, Topic
 from gateway.wire.bodies import GroupSettings
 from gateway.wire.codes import PullSysFlag, ResponseCode

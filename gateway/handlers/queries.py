@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from gateway.access import READ
+from gateway.access.policies import READ
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
 from gateway.topics import SCHEDULE_TOPIC, TIMER_TOPIC

@@ -12,7 +12,7 @@ import msgspec
 from gateway.broker import Broker
 from gateway.handlers.steps import Steps
 from gateway.reactor import Reactor
-from gateway.recurring import Upcoming
+from gateway.recurring.messages import Upcoming
 from gateway.router import Call
 from gateway.wire.cursors import own_cursor
 from gateway.wire.headers import ChangeRecurring, ListRecurring, NextRecurring

@@ -11,7 +11,7 @@ from gateway.broker import Broker
 from gateway.delays import REQUESTS, TIMER_PROPERTIES
 from gateway.handlers.timer_orders import TimerOrders, is_order
 from gateway.intake import REGION, SET_ANEW, Accepted, NewMessage, retried, too_long
-from gateway.recurring_orders import (
+from gateway.recurring.orders import (
     RECURRING_REQUESTS,
     asks_to_recur,
     name_of,

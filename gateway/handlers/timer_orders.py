@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 from twisted.logger import Logger
 
-from gateway.abort import abort_remark, best_outcome
 from gateway.broker import Broker
 from gateway.delays import REQUESTS, TIMER_PROPERTIES, delay_of
 from gateway.intake import NewMessage
 from gateway.moments import is_in_seconds
-from gateway.pending import PendingMessages, Place
-from gateway.rescheduling import NewTime, Rescheduling
+from gateway.pending.abort import abort_remark, best_outcome
+from gateway.pending.messages import PendingMessages, Place
+from gateway.pending.rescheduling import NewTime, Rescheduling
 from gateway.router import REFUSED, Call, illegal
 from gateway.topics import Topic
 from gateway.wire import properties as names

@@ -9,16 +9,16 @@ from functools import partial
 import msgspec
 from twisted.logger import Logger
 
-from gateway.abort import abort_remark, best_outcome
-from gateway.access import READ
+from gateway.access.policies import READ
 from gateway.broker import Broker
-from gateway.bulk import BulkChanges
 from gateway.handlers.steps import Steps
 from gateway.intake import REGION
-from gateway.pauses import Pauses
-from gateway.pending import PendingMessages, Wanted
+from gateway.pending.abort import abort_remark, best_outcome
+from gateway.pending.bulk import BulkChanges
+from gateway.pending.messages import PendingMessages, Wanted
+from gateway.pending.pauses import Pauses
+from gateway.pending.rescheduling import NewTime, Rescheduling
 from gateway.reactor import Reactor
-from gateway.rescheduling import NewTime, Rescheduling
 from gateway.router import REFUSED, Call, RequestError
 from gateway.wire import properties as names
 from gateway.wire.admin_bodies import DataVersion

@@ -9,7 +9,7 @@ from itertools import chain, islice
 import msgspec
 from twisted.logger import Logger
 
-from gateway.access import PUB
+from gateway.access.policies import PUB
 from gateway.broker import Broker
 from gateway.clients import Client
 from gateway.intake import NewMessage

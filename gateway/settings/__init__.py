@@ -1,1 +1,1 @@
-"""The settings by subject; `gateway.config` combines them."""
+"""The settings by subject; `config.py` combines them, and `loading.py` reads them."""

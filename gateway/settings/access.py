@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.setting_values import OptionalFile, Switch
 from gateway.settings.fields import SettingsGroup, setting
+from gateway.settings.values import OptionalFile, Switch
 
 _ACCESS: Final = "Access"
 

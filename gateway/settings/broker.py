@@ -6,8 +6,8 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Final
 
-from gateway.setting_values import LONGEST, Count, Duration, Name, Switch
 from gateway.settings.fields import SettingsGroup, setting
+from gateway.settings.values import LONGEST, Count, Duration, Name, Switch
 
 _BROKER: Final = "Broker"
 _TRANSACTIONS: Final = "Transactions and replies"

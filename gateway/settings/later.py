@@ -6,7 +6,8 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Annotated, Final, Literal
 
-from gateway.setting_values import (
+from gateway.settings.fields import SettingsGroup, setting
+from gateway.settings.values import (
     LONGEST,
     Count,
     Duration,
@@ -15,7 +16,6 @@ from gateway.setting_values import (
     Switch,
     parse_delay_levels,
 )
-from gateway.settings.fields import SettingsGroup, setting
 
 _LATER: Final = "Delayed and recurring messages"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Final, Literal
 
-from gateway.setting_values import (
+from gateway.settings.fields import SettingsGroup, setting
+from gateway.settings.values import (
     LONGEST,
     Address,
     AdvertisedAddress,
@@ -17,7 +18,6 @@ from gateway.setting_values import (
     OptionalFile,
     Switch,
 )
-from gateway.settings.fields import SettingsGroup, setting
 
 _NETWORK: Final = "Network"
 _TLS: Final = "TLS"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from gateway.setting_values import Count, Kind, OptionalFile, Size, Switch
 from gateway.settings.fields import SettingsGroup, setting
+from gateway.settings.values import Count, Kind, OptionalFile, Size, Switch
 
 _CAPTURE: Final = "Recorded traffic"
 _LOGS: Final = "Logs"

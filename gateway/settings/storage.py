@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal
 
 import platformdirs
 
-from gateway.setting_values import Duration, FilePath, Hours, Kind, Size
 from gateway.settings.fields import SettingsGroup, setting
+from gateway.settings.values import Duration, FilePath, Hours, Kind, Size
 
 _STORAGE: Final = "Storage"
 

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import msgspec
 
-from gateway.merged_pages import add_up
 from gateway.web.overview import Rates, Speed, Spread
 from gateway.web.timeline import MAX_TOPICS, Timeline, TopicCounts
 from gateway.web.topics import GroupList, GroupRow, ListQuery, TopicLag, TopicList, TopicRow
+from gateway.workers.merged_pages import add_up
 
 _Row = TypeVar("_Row", TopicRow, GroupRow)
 

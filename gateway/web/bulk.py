@@ -21,13 +21,13 @@ from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from gateway import access
-from gateway.access import PUB, READ
+from gateway.access import policies as access
+from gateway.access.policies import PUB, READ
 from gateway.broker import Broker
-from gateway.bulk import BulkChanges
 from gateway.intake import terms_of
-from gateway.pending import PendingMessages, Wanted
-from gateway.rescheduling import NewTime
+from gateway.pending.bulk import BulkChanges
+from gateway.pending.messages import PendingMessages, Wanted
+from gateway.pending.rescheduling import NewTime
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import NewTimeFields, TopicName, read_bound
 from gateway.web.timeline import count as count_columns

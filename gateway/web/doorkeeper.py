@@ -9,11 +9,11 @@ from collections.abc import Callable
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from gateway.config import Config
-from gateway.guard import Caller
-from gateway.users import Users
-from gateway.vouching import vouched_host
+from gateway.access.guard import Caller
+from gateway.access.users import Users
+from gateway.settings.config import Config
 from gateway.web.endpoints import ApiError, Asker
+from gateway.workers.vouching import vouched_host
 
 ASK_FOR_KEYS = 'Basic realm="tidegate", charset="UTF-8"'
 ASK_FOR_BEARER = 'Bearer realm="tidegate"'

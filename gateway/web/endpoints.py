@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.access import Action, Need
-from gateway.guard import Caller
-from gateway.permissions import GET, group_need, topic_need
+from gateway.access.guard import Caller
+from gateway.access.permissions import GET, group_need, topic_need
+from gateway.access.policies import Action, Need
 from gateway.router import InvalidError, NotFoundError, RequestError, TooMuchError
 from gateway.wire.codes import ResponseCode
 

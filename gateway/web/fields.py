@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from gateway.clock import Clock
 from gateway.moments import LATEST_EPOCH_MS, parse_moment, parse_shift
-from gateway.rescheduling import NewTime
+from gateway.pending.rescheduling import NewTime
 from gateway.web.endpoints import OFFSET_ID, ApiError, Fields
 
 Moment = Annotated[

@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from gateway.access import READ
+from gateway.access.permissions import topic_need
+from gateway.access.policies import READ
 from gateway.broker import Broker
-from gateway.pending import PendingMessages, Wanted
-from gateway.permissions import topic_need
-from gateway.rescheduling import Rescheduling
+from gateway.pending.messages import PendingMessages, Wanted
+from gateway.pending.rescheduling import Rescheduling
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import (
     Cursor,

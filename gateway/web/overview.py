@@ -8,10 +8,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from gateway.access import Need, Resource
+from gateway.access.permissions import GET
+from gateway.access.policies import Need, Resource
 from gateway.broker import Broker
-from gateway.meter import Distribution
-from gateway.permissions import GET
+from gateway.monitoring.meter import Distribution
 from gateway.web.endpoints import Asker, Shown
 from storage import usage_of
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from gateway.access import PUB, READ
+from gateway.access.policies import PUB, READ
 from gateway.broker import Broker
 from gateway.moments import write_moment
 from gateway.router import NotFoundError

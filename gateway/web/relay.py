@@ -14,11 +14,11 @@ from urllib.parse import quote, urlencode
 import msgspec
 from twisted.internet.defer import Deferred, gatherResults
 
-from gateway.merging import refused_by, unanswered, unserved
-from gateway.vouching import vouched
 from gateway.web.doorkeeper import ASK_FOR_BEARER, ASK_FOR_KEYS, Header
 from gateway.web.endpoints import ApiError, Asker, Problem
 from gateway.web.site import BASE
+from gateway.workers.merging import refused_by, unanswered, unserved
+from gateway.workers.vouching import vouched
 
 PASSED_ON: Final = ("authorization", "content-type", "host", "origin", "sec-fetch-site")
 """Headers from which a worker identifies who asks (`Doorkeeper`)."""

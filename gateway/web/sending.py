@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 from twisted.internet.defer import Deferred
 
-from gateway.access import PUB
+from gateway.access.policies import PUB
 from gateway.broker import Broker
-from gateway.connection import UNKNOWN_HOST
+from gateway.connections.connection import UNKNOWN_HOST
 from gateway.delays import REQUESTS
 from gateway.intake import too_long
-from gateway.recurring_orders import RECURRING_REQUESTS
+from gateway.recurring.orders import RECURRING_REQUESTS
 from gateway.router import Call, RequestError
 from gateway.topics import DEFAULT_TOPIC
 from gateway.transactions import is_half

@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from gateway.clock import Clock
-from gateway.merged_pages import held_page, recurring_page
-from gateway.merging import recurring_change
 from gateway.moments import write_moment
 from gateway.web.adding_up import add_groups, add_rates, add_timelines, add_topics
 from gateway.web.endpoints import ApiError, Asker
@@ -42,6 +40,8 @@ from gateway.wire.pending_bodies import (
     RescheduleAnswer,
 )
 from gateway.wire.recurring_bodies import RecurringChange, RecurringList, RecurringTimes
+from gateway.workers.merged_pages import held_page, recurring_page
+from gateway.workers.merging import recurring_change
 
 encode = msgspec.json.encode
 _Answer = TypeVar("_Answer")

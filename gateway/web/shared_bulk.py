@@ -16,7 +16,6 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.clock import Clock
-from gateway.merging import unanswered
 from gateway.moments import write_moment
 from gateway.web.bulk import (
     MAX_JOBS,
@@ -34,6 +33,7 @@ from gateway.web.bulk import (
 from gateway.web.endpoints import ApiError, Asker
 from gateway.web.fields import NewTimeFields, read_moment
 from gateway.web.relay import Relay, Reply, below, refusal
+from gateway.workers.merging import unanswered
 
 
 class _SharedJob(NamedTuple):

@@ -7,12 +7,12 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from gateway.broker import Broker
-from gateway.bulk import BulkChanges
 from gateway.clock import Clock
-from gateway.pauses import Pauses
-from gateway.pending import PendingMessages
+from gateway.pending.bulk import BulkChanges
+from gateway.pending.messages import PendingMessages
+from gateway.pending.pauses import Pauses
+from gateway.pending.rescheduling import Rescheduling
 from gateway.reactor import Reactor
-from gateway.rescheduling import Rescheduling
 from gateway.router import Call
 from gateway.web.bulk import Bulk
 from gateway.web.endpoints import Asker, Endpoint, Handler

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from gateway.access import READ
+from gateway.access.policies import READ
 from gateway.broker import Broker
 from gateway.clock import Clock
 from gateway.web.endpoints import Asker, Fields, Shown

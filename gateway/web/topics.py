@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop
 
-from gateway.access import READ
+from gateway.access.permissions import UPDATE
+from gateway.access.policies import READ
 from gateway.broker import Broker
-from gateway.pauses import Pauses
-from gateway.pending import PendingMessages
-from gateway.permissions import UPDATE
+from gateway.pending.messages import PendingMessages
+from gateway.pending.pauses import Pauses
 from gateway.topics import Topic
 from gateway.web.endpoints import Asker, Fields, Shown
 from gateway.web.fields import Contains, Cursor, Limit, TopicName

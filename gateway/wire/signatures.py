@@ -18,8 +18,8 @@ SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  the name of a field
 SENDER: Final = "tidegateSender"
 SENDER_PROOF: Final = "tidegateSenderProof"
 OF_LEADER: Final = frozenset({SENDER, SENDER_PROOF})
-"""With these the leader of several workers tells them where a request came from (`gateway.vouching`). Nobody has signed
-them. They may be those of another leader, when a recorded request is sent again."""
+"""With these the leader of several workers tells them where a request came from (`gateway.workers.vouching`). Nobody
+has signed them. They may be those of another leader, when a recorded request is sent again."""
 
 FIELDS: Final = OF_LEADER | {ACCESS_KEY, SIGNATURE, SECURITY_TOKEN}
 """The fields that prove who sends a request. They are for the gateway alone, and neither logged nor passed on."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway import change_commands
+from gateway.cli import change_commands
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.pending_bodies import MAX_CHANGED_BY_KEY

@@ -18,10 +18,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from gateway import cli, display
-from gateway.config import Config, descriptions
-from gateway.manual import pages
-from gateway.setting_values import HostPort
+from gateway.cli import display
+from gateway.cli import main as cli
+from gateway.cli.manual import pages
+from gateway.settings.config import Config, descriptions
+from gateway.settings.values import HostPort
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.pending_bodies import HeldMessage
 from tests.cli.fake import FakeGateway, success
@@ -37,7 +38,7 @@ from gateway.__main__ import main
 
 class Finder:
     def find_spec(self, name, *_):
-        if name == "gateway.asking":
+        if name == "gateway.cli.asking":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Finder())
@@ -96,7 +97,7 @@ def test_a_file_that_cannot_be_used_is_one_line(
         raise PermissionError(13, "Permission denied", "a file")
 
     (tmp_path / "audit.jsonl").touch()
-    monkeypatch.setattr("gateway.audit.read_lines", fail)
+    monkeypatch.setattr("gateway.monitoring.audit.read_lines", fail)
     run = tidegate("audit", "--data", str(tmp_path))
     said = (
         "tidegate: cannot use a file: Permission denied; "
@@ -169,8 +170,8 @@ class TestHelp:
     def test_needs_no_heavy_import(self) -> None:
         script = (
             "import sys; sys.argv = ['tidegate', '--help']\n"
-            "import gateway.cli\n"
-            "try: gateway.cli.main()\n"
+            "import gateway.cli.main\n"
+            "try: gateway.cli.main.main()\n"
             "except SystemExit: pass\n"
             "print([name for name in ('pydantic', 'twisted', 'lmdb', 'msgspec') "
             "if name in sys.modules])"
@@ -184,7 +185,7 @@ class TestHelp:
 def test_a_full_disk_behind_standard_output_is_one_line_and_status_1(arguments: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "gateway.cli", *arguments],
+            [sys.executable, "-m", "gateway", *arguments],
             stdout=full,
             stderr=subprocess.PIPE,
             check=False,
@@ -205,7 +206,7 @@ def test_a_terminal_that_is_gone_is_one_line_and_status_1() -> None:
 
 def paused(stdout: IO[bytes] | int) -> subprocess.CompletedProcess[bytes]:
     """Run a command whose output is so short that it stays in the buffer to the end."""
-    command = [sys.executable, "-m", "gateway.cli", "pause", "T", "--server"]
+    command = [sys.executable, "-m", "gateway", "pause", "T", "--server"]
     buffered = os.environ | {"PYTHONUNBUFFERED": ""}
     with FakeGateway(lambda command: success(command, {"changed": True})) as gateway:
         return subprocess.run(
@@ -249,7 +250,7 @@ def test_a_short_output_whose_reader_is_gone_is_status_1_without_a_word() -> Non
 def test_closed_standard_input_or_output_is_one_line(
     arguments: str, closed: str, told: str
 ) -> None:
-    command = f'exec "$0" -m gateway.cli {arguments} {closed}'
+    command = f'exec "$0" -m gateway {arguments} {closed}'
     done = subprocess.run(
         ["sh", "-c", command, sys.executable], stderr=subprocess.PIPE, text=True, check=False
     )
@@ -544,7 +545,7 @@ class TestPending:
     ) -> None:
         with FakeGateway(page(MESSAGE | {"keys": "größe"})) as gateway:
             done = subprocess.run(
-                [sys.executable, "-m", "gateway.cli", "pending", "--server", gateway.server, *form],
+                [sys.executable, "-m", "gateway", "pending", "--server", gateway.server, *form],
                 capture_output=True,
                 check=False,
                 env=os.environ | {"PYTHONIOENCODING": "ascii"},

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gateway.config import Config, descriptions, toml_sample
-from gateway.loading import ConfigError, load
-from gateway.setting_values import (
+from gateway.settings.config import Config, descriptions, toml_sample
+from gateway.settings.later import DEFAULT_DELAY_LEVELS
+from gateway.settings.loading import ConfigError, load
+from gateway.settings.values import (
     HostPort,
     parse_delay_levels,
     parse_duration,
@@ -24,7 +25,6 @@ from gateway.setting_values import (
     show_duration,
     show_size,
 )
-from gateway.settings.later import DEFAULT_DELAY_LEVELS
 
 
 def write(folder: Path, text: str) -> Path:

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from compat.command import compat
-from gateway.cli import cli
+from gateway.cli.main import cli
 
 PROJECT: Final = Path(__file__).parent.parent.parent
 PAGES: Final = (PROJECT / "README.md", *sorted(PROJECT.glob("docs/*.md")))

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway import transfer_commands
+from gateway.cli import transfer_commands
+from gateway.cli.transfer import HeldLine, Sender
 from gateway.client import ClientError, RefusalError, RemotingClient
-from gateway.transfer import HeldLine, Sender
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.headers import SendMessageV2

@@ -229,7 +229,7 @@ class TestSecondTry:
 
 class TestCommand:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gateway.cli", "compat", *arguments]
+        command = [sys.executable, "-m", "gateway", "compat", *arguments]
         return subprocess.run(
             command, cwd=PROJECT, capture_output=True, text=True, timeout=180, check=False
         )

@@ -21,9 +21,9 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 
 from gateway.clock import Clock
-from gateway.config import Config
 from gateway.service import Gateway
-from gateway.setting_values import HostPort
+from gateway.settings.config import Config
+from gateway.settings.values import HostPort
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.audit import read_lines
+from gateway.monitoring.audit import read_lines
 from gateway.wire.codes import ResponseCode
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config, descriptions
-from gateway.setting_values import HostPort
-from gateway.upstream_settings import after, shown
+from gateway.settings.config import Config, descriptions
+from gateway.settings.upstream import after, shown
+from gateway.settings.values import HostPort
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.conftest import MakeGateway

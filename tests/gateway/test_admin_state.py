@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from gateway import topics
-from gateway.stats import IDLE_MS, SAMPLED_AT_ONCE, History, Samples, Taken
+from gateway.monitoring.stats import IDLE_MS, SAMPLED_AT_ONCE, History, Samples, Taken
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 from tests.gateway.tools import ok, read

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
-from gateway.audit import read_lines
+from gateway.monitoring.audit import read_lines
 from gateway.router import Named
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.access.signed import SignedClient

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway import bulk, pending
+from gateway.pending import bulk
+from gateway.pending import messages as pending
 from gateway.wire.codes import RequestCode, ResponseCode
 from storage import Found
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway

@@ -11,7 +11,7 @@ import pytest
 from twisted.logger import capturedLogs, formatEvent
 
 from gateway.parked import WOKEN_AT_ONCE
-from gateway.pop_orders import Place, PopOrders
+from gateway.pops.orders import Place, PopOrders
 from gateway.topics import CHECKED_OUT_TOPIC
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import Message, decode_messages
@@ -892,7 +892,7 @@ def test_pops_in_order_are_what_they_were_and_only_those_of_the_batch_are_read_a
     longer = {**handle_fields(delayed), "invisibleTime": str(3 * INVISIBLE_MS)}
     gateway.advance(1_000)
     with monkeypatch.context() as patched:
-        patched.delattr("gateway.pop_orders.read_notes")
+        patched.delattr("gateway.pops.orders.read_notes")
         refuse_as_one_batch(
             gateway,
             client,
@@ -973,7 +973,7 @@ def test_consume_modes_are_what_they_were_and_only_those_of_the_batch_are_read_a
 
     assert state() == ["POP", "POP", "PULL"] * 2
     with monkeypatch.context() as patched:
-        patched.delattr("gateway.consume_modes.read_notes")
+        patched.delattr("gateway.pops.consume_modes.read_notes")
         refuse_as_one_batch(
             gateway,
             client,

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from gateway import connection
-from gateway.audit import AuditLog
 from gateway.clock import Clock
-from gateway.config import Config
+from gateway.connections import connection
+from gateway.monitoring.audit import AuditLog
 from gateway.router import Call, RequestError, Router
+from gateway.settings.config import Config
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import decode_command, encode_command
 from gateway.wire.frames import join_frame

@@ -10,12 +10,10 @@ import pytest
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 
-from gateway.config import Config
-from gateway.connection import RemotingConnection
-from gateway.front import PATIENCE, ROUTE_PATIENCE, Front, WorkerLink
-from gateway.outgoing import Outgoing
-from gateway.setting_values import HostPort
-from gateway.taking_turns import AT_ONCE, MOST_OF_A_CLIENT
+from gateway.connections.connection import RemotingConnection
+from gateway.connections.outgoing import Outgoing
+from gateway.settings.config import Config
+from gateway.settings.values import HostPort
 from gateway.wire.bodies import encode_cluster_info, encode_topic_list
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import (
@@ -27,6 +25,8 @@ from gateway.wire.commands import (
 )
 from gateway.wire.frames import JSON, FrameBuffer, join_frame
 from gateway.wire.signatures import is_signed
+from gateway.workers.front import PATIENCE, ROUTE_PATIENCE, Front, WorkerLink
+from gateway.workers.taking_turns import AT_ONCE, MOST_OF_A_CLIENT
 
 KEY = "k" * 32
 

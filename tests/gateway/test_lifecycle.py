@@ -11,10 +11,10 @@ import pytest
 from twisted.internet.error import CannotListenError
 from twisted.logger import capturedLogs, formatEvent
 
-from gateway.config import Config
 from gateway.process import StartError, allow_open_files
 from gateway.service import Gateway
-from gateway.setting_values import HostPort, parse_host_port
+from gateway.settings.config import Config
+from gateway.settings.values import HostPort, parse_host_port
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import damaged_row

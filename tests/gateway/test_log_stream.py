@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from twisted.logger import Logger, globalLogPublisher
 
-from gateway.config import Config
-from gateway.log_stream import LogStream
-from gateway.logs import Logs
+from gateway.monitoring.log_stream import LogStream
+from gateway.monitoring.logs import Logs
+from gateway.settings.config import Config
 
 log = Logger()
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from twisted.logger import Logger, globalLogPublisher
 
-from gateway.config import Config
-from gateway.logs import MOST_ALIKE, Logs
+from gateway.monitoring.logs import MOST_ALIKE, Logs
 from gateway.router import Call
+from gateway.settings.config import Config
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import decode_command, encode_command
 from gateway.wire.recall import RecallHandle

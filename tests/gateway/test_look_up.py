@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gateway import pending
-from gateway.audit import read_lines
-from gateway.bulk import BulkChanges
-from gateway.pending import PendingMessages
-from gateway.rescheduling import Rescheduling
+from gateway.monitoring.audit import read_lines
+from gateway.pending import messages as pending
+from gateway.pending.bulk import BulkChanges
+from gateway.pending.messages import PendingMessages
+from gateway.pending.rescheduling import Rescheduling
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.properties import join
 from gateway.wire.recall import RecallHandle

@@ -8,9 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import bulk
-from gateway.merged_pages import add_up, held_page, recurring_page
-from gateway.merging import MERGES, ONE_WORKER, Whole
+from gateway.pending import bulk
 from gateway.web.fields import Cursor
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
@@ -19,6 +17,8 @@ from gateway.wire.frames import FrameBuffer
 from gateway.wire.messages import offset_msg_id
 from gateway.wire.pending_bodies import HeldMessage, HeldPage, PausedTopic
 from gateway.wire.recurring_bodies import RecurringList, RecurringMessage
+from gateway.workers.merged_pages import add_up, held_page, recurring_page
+from gateway.workers.merging import MERGES, ONE_WORKER, Whole
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway

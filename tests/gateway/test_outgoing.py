@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway import outgoing as module
-from gateway.outgoing import Outgoing
+from gateway.connections import outgoing as module
+from gateway.connections.outgoing import Outgoing
 from gateway.router import RequestError
 from gateway.wire.commands import Command, decode_command, encode_response
 from gateway.wire.frames import FrameBuffer

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway import parked
-from gateway.connection import RemotingConnection
+from gateway.connections.connection import RemotingConnection
 from gateway.wire.codes import CommandFlag, RequestCode, ResponseCode
 from gateway.wire.commands import Command, encode_command
 from gateway.wire.fields import to_ext

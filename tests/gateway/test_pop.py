@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.handlers.assignments import part_of
-from gateway.pop_queues import LONGEST_INVISIBLE_MS
+from gateway.pops.queues import LONGEST_INVISIBLE_MS
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.fields import FieldError
@@ -529,7 +529,7 @@ class TestWaiting:
     def test_too_many(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("gateway.pop_waits.MAX_WAITING", 2)
+        monkeypatch.setattr("gateway.pops.waits.MAX_WAITING", 2)
         send(client, "a")
         pop(gateway, client)
         for _ in range(2):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gateway.handlers import ordered_pops
 from gateway.handlers.ordered_pops import OrderedPops
-from gateway.pop_orders import Place
-from gateway.pop_queues import PopQueues
+from gateway.pops.orders import Place
+from gateway.pops.queues import PopQueues
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.group_topics import retry_topic

@@ -12,9 +12,9 @@ from cronsim import CronSim
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gateway import recurrence
 from gateway.moments import LATEST_DATE_MS
-from gateway.recurrence import (
+from gateway.recurring import recurrence
+from gateway.recurring.recurrence import (
     Misfire,
     Rule,
     RuleError,

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from gateway import recurrence
 from gateway.firing import MAX_RECURRED, Recurred
 from gateway.handlers import steps
-from gateway.metrics import Metrics
-from gateway.recurrence import Rule
-from gateway.recurring_definitions import definition_of, encode_definition
+from gateway.monitoring.metrics import Metrics
+from gateway.recurring import recurrence
+from gateway.recurring.definitions import definition_of, encode_definition
+from gateway.recurring.recurrence import Rule
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.messages import Message

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.setting_values import HostPort
+from gateway.settings.values import HostPort
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway

@@ -10,14 +10,14 @@ import pytest
 from twisted.internet.error import ConnectError
 from twisted.python.failure import Failure
 
-from gateway.config import Config
-from gateway.outgoing import Outgoing
-from gateway.setting_values import HostPort
-from gateway.siblings import PATIENCE, ROUTE_SECONDS, WORKERS, SharedAddress, Siblings
+from gateway.connections.outgoing import Outgoing
+from gateway.settings.config import Config
+from gateway.settings.values import HostPort
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import decode_command, encode_response
 from gateway.wire.frames import FrameBuffer
 from gateway.wire.signatures import ACCESS_KEY, is_signed
+from gateway.workers.siblings import PATIENCE, ROUTE_SECONDS, WORKERS, SharedAddress, Siblings
 from tests.gateway.memory import MemoryTransport, TurnReactor
 
 KEY = "k" * 32

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from OpenSSL import SSL
 
-from gateway.config import Config
+from gateway.connections.tls import Certificates
 from gateway.process import StartError
 from gateway.service import Gateway
-from gateway.tls import Certificates
+from gateway.settings.config import Config
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command
 from tests.gateway.certificates import Authority, Issued

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from gateway.connection import RemotingConnection
+from gateway.connections.connection import RemotingConnection
 from gateway.handlers import transactions
 from gateway.topics import CHECKED_OUT_TOPIC, HALF_TOPIC
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from twisted.internet.error import ConnectionLost
 
-from gateway.connection import MOST_UNWRITTEN_BYTES
-from gateway.unwritten import Unwritten
+from gateway.connections.connection import MOST_UNWRITTEN_BYTES
+from gateway.connections.unwritten import Unwritten
 from gateway.wire.codes import RequestCode
 from storage import Growth
 from tests.gateway.memory import MemoryClient, MemoryGateway, TurnReactor

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config
 from gateway.process import StartError
-from gateway.worker_folders import (
+from gateway.settings.config import Config
+from gateway.workers.worker_folders import (
     check_folder_of_one,
     check_folders_of_workers,
     lock_folder_of_workers,

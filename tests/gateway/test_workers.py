@@ -16,15 +16,16 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.python.failure import Failure
 
 from gateway.apart import DIED
-from gateway.config import Config
-from gateway.loading import load
 from gateway.process import NOT_READY, READY, WRONG_SETTINGS
-from gateway.setting_values import HostPort, parse_host_port
+from gateway.settings.config import Config
+from gateway.settings.loading import load
+from gateway.settings.values import HostPort, parse_host_port
 from gateway.wire.codes import RequestCode
 from gateway.wire.commands import decode_command, encode_command
 from gateway.wire.frames import FrameBuffer
 from gateway.wire.messages import pack_host
-from gateway.worker import (
+from gateway.workers.leader import LONGEST_START, Leader
+from gateway.workers.worker import (
     FIRST_PAUSE,
     HEARING_SECONDS,
     LONGEST_END,
@@ -32,7 +33,6 @@ from gateway.worker import (
     TIMES_UNTIL_KILLED,
     TIMES_UNTIL_TOLD,
 )
-from gateway.workers import LONGEST_START, Leader
 from storage import DATA_FILE
 
 

@@ -66,7 +66,7 @@ class GatewayProcess:
     def start(self) -> None:
         """Start and wait until it listens."""
         command = [
-            *(sys.executable, "-m", "gateway.cli", "serve", "--data", str(self.data)),
+            *(sys.executable, "-m", "gateway", "serve", "--data", str(self.data)),
             *("--listen", self.address, *self._flags),
         ]
         self.data.parent.mkdir(parents=True, exist_ok=True)

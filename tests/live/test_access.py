@@ -25,7 +25,7 @@ pytestmark = pytest.mark.live
 
 def pending(address: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `tidegate pending` with credentials in its environment."""
-    command = [sys.executable, "-m", "gateway.cli", "pending", "--server", address, "--json"]
+    command = [sys.executable, "-m", "gateway", "pending", "--server", address, "--json"]
     return subprocess.run(
         command,
         env=os.environ | variables,

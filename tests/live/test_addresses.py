@@ -38,7 +38,7 @@ def has_ipv6() -> bool:
 def listening(data: Path, listen: str) -> Iterator[int]:
     """Run a gateway on this address, and yield its port."""
     command = [
-        *(sys.executable, "-m", "gateway.cli", "serve", "--data", str(data)),
+        *(sys.executable, "-m", "gateway", "serve", "--data", str(data)),
         *("--listen", listen, "--advertise", "127.0.0.1"),
     ]
     process = children.start(command, folder=data.parent, stdout=subprocess.PIPE)
@@ -94,7 +94,7 @@ def test_the_command_line_over_tls(tmp_path: Path) -> None:
     with GatewayProcess(tmp_path / "data", "--tls", "enforcing", *files) as gateway:
 
         def pending(*flags: str) -> subprocess.CompletedProcess[str]:
-            command = ["-m", "gateway.cli", "pending", "--server", gateway.address, *flags]
+            command = ["-m", "gateway", "pending", "--server", gateway.address, *flags]
             return subprocess.run(
                 [sys.executable, *command], capture_output=True, text=True, timeout=180, check=False
             )

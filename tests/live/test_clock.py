@@ -18,7 +18,7 @@ pytestmark = pytest.mark.live
 
 def tidegate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gateway.cli", *arguments],
+        [sys.executable, "-m", "gateway", *arguments],
         capture_output=True,
         text=True,
         timeout=180,

@@ -12,7 +12,7 @@ import pytest
 
 from compat.clients.cpp import CppClient
 from compat.clients.driver import ClientFailure, Driver, Outgoing, Sent, until
-from gateway.asking import now_ms
+from gateway.cli.asking import now_ms
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.live.conftest import bodies
 from tests.live.process import GatewayProcess

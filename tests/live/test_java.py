@@ -10,7 +10,7 @@ import pytest
 
 from compat.clients.driver import ClientFailure, Outgoing, Received, Sent, until
 from compat.clients.java import JavaClient
-from gateway.asking import now_ms
+from gateway.cli.asking import now_ms
 from tests.live.conftest import JavaMaker, bodies
 from tests.live.process import GatewayProcess
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.live
 
 def log_level(gateway: GatewayProcess, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli", "log-level", *arguments, "--server", gateway.address],
+        [sys.executable, "-m", "gateway", "log-level", *arguments, "--server", gateway.address],
         capture_output=True,
         text=True,
         timeout=180,

@@ -11,7 +11,7 @@ import pytest
 from compat.clients.driver import ClientFailure, Driver, until
 from compat.clients.grpc import Producer, PushConsumer, Receipt, SimpleConsumer, View, grpc_driver
 from compat.real_proxy import RealProxy
-from gateway.asking import now_ms
+from gateway.cli.asking import now_ms
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.live.process import GatewayProcess
 

@@ -12,7 +12,7 @@ from compat.clients.driver import until
 from compat.ports import free_port
 from compat.toolchain.cpp import has_cpp_client
 from compat.toolchain.folder import PROJECT
-from gateway.asking import now_ms
+from gateway.cli.asking import now_ms
 from tests.live.ledger import send
 from tests.live.process import GatewayProcess
 
@@ -32,7 +32,7 @@ def output_of(*command: str, status: int = 0) -> str:
 
 def tidegate(gateway: GatewayProcess, *arguments: str, status: int = 0) -> str:
     """Run `tidegate`, and return its output."""
-    command = [sys.executable, "-m", "gateway.cli", *arguments, "--server", gateway.address]
+    command = [sys.executable, "-m", "gateway", *arguments, "--server", gateway.address]
     return output_of(*command, status=status)
 
 

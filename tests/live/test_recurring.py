@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from compat.clients.driver import ClientFailure, Received
+from gateway.cli.recurring_client import set_recurring
 from gateway.client import RefusalError, RemotingClient
-from gateway.recurring_client import set_recurring
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import decode_messages

@@ -35,15 +35,13 @@ class Epoll:
         Epoll.left -= 1
 
 epollreactor.epoll = Epoll
-from gateway.cli import main
+from gateway.cli.main import main
 main()
 """
 """A gateway on a machine that lets it watch only so many files."""
 
 
-def refused(
-    *flags: str, program: tuple[str, str] = ("-m", "gateway.cli"), **environment: str
-) -> str:
+def refused(*flags: str, program: tuple[str, str] = ("-m", "gateway"), **environment: str) -> str:
     """Return the one line that `tidegate serve` prints when it does not start."""
     done = subprocess.run(
         [sys.executable, *program, "serve", *flags],
@@ -175,7 +173,7 @@ def resident_bytes(pid: int) -> int:
 @pytest.mark.parametrize("kind", ["-S", "-H"])
 def test_few_open_files(tmp_path: Path, kind: str) -> None:
     """The gateway raises its own limit as far as it may. If that is too little, it asks the operator for more."""
-    command = [sys.executable, "-m", "gateway.cli", "serve", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "gateway", "serve", "--listen", "127.0.0.1:0"]
     limited = f'ulimit -S -n 16 && ulimit {kind} -n 16 && exec "$@"'
     with subprocess.Popen(
         ["sh", "-c", limited, "sh", *command, "--data", str(tmp_path / "data")],
@@ -217,7 +215,7 @@ def test_it_may_have_more_files_open_than_shells_let_it(tmp_path: Path) -> None:
 
 
 def test_it_serves_where_standard_output_is_on_a_full_disk(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gateway.cli", "serve", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "gateway", "serve", "--listen", "127.0.0.1:0"]
     with Path("/dev/full").open("wb") as full:
         process = subprocess.Popen(
             [*command, "--data", str(tmp_path / "data")], stdout=full, stderr=subprocess.PIPE
@@ -255,7 +253,7 @@ def test_the_log_is_not_written_into_the_stores_files(tmp_path: Path, name: str)
 def test_nothing_takes_the_place_of_a_standard_error_that_is_closed(tmp_path: Path) -> None:
     """Its descriptor must not be reused: what is written to standard error would go to a file of the data, or to the
     reactor's own pipe."""
-    command = [sys.executable, "-m", "gateway.cli", "serve", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "gateway", "serve", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(
         ["sh", "-c", 'exec "$@" 2>&-', "sh", *command, "--data", str(tmp_path / "data")],
         stdout=subprocess.PIPE,

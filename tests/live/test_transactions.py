@@ -10,7 +10,7 @@ import pytest
 from compat.clients.cpp import CppClient
 from compat.clients.driver import ClientFailure, Driver, Received, until
 from compat.clients.java import VERSIONS, JavaClient, JavaPuller, Version
-from gateway.asking import now_ms
+from gateway.cli.asking import now_ms
 from gateway.client import RemotingClient
 from gateway.topics import CHECKED_OUT_TOPIC
 from gateway.wire.codes import RequestCode, ResponseCode

@@ -20,13 +20,13 @@ import msgspec
 import pytest
 
 from compat.clients.driver import until
+from gateway.cli.recurring_client import set_recurring
 from gateway.client import RemotingClient, paused_topics, setting
 from gateway.intake import terms_of
-from gateway.loading import LEADER_VARIABLE
-from gateway.recurring_client import set_recurring
+from gateway.settings.loading import LEADER_VARIABLE
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import BatchItem, encode_batch
-from gateway.worker_port import PATIENCE
+from gateway.workers.worker_port import PATIENCE
 from storage import INBOX_SIZE, Store
 from tests.command import Tidegate
 from tests.live.conftest import JavaMaker

@@ -21,7 +21,7 @@ def tidegate(tmp_path: Path) -> Command:
     """Runs `tidegate` with arguments in another process, even while this process has a data folder open."""
 
     def run(*arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gateway.cli", *map(str, arguments)]
+        command = [sys.executable, "-m", "gateway", *map(str, arguments)]
         return subprocess.run(
             command, input=text, capture_output=True, text=True, timeout=180, check=False
         )

@@ -19,9 +19,9 @@ import pytest
 import rich_click as click
 from twisted.logger import capturedLogs, formatEvent
 
-from gateway import transfer_commands
-from gateway.data_folder import rough_size
-from gateway.transfer import LineError, export_lines, parse_lines
+from gateway.cli import transfer_commands
+from gateway.cli.data_folder import rough_size
+from gateway.cli.transfer import LineError, export_lines, parse_lines
 from gateway.wire.codes import RequestCode
 from gateway.wire.recurring_bodies import RecurringMessage
 from storage.keys import FORMAT, TIMER_VALUE, timer_key
@@ -80,7 +80,7 @@ def test_a_full_disk_behind_standard_error_changes_nothing(
     words = [word.format(target=target) for word in arguments]
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "gateway.cli", *words, "--data", str(gateway.data)],
+            [sys.executable, "-m", "gateway", *words, "--data", str(gateway.data)],
             stdout=subprocess.PIPE,
             stderr=full,
             timeout=180,
@@ -291,7 +291,7 @@ def test_a_copy_that_cannot_be_written_says_where_to(
     target = tmp_path / "backup"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "gateway.cli", "backup"),
+            *(sys.executable, "-m", "gateway", "backup"),
             *("--data", str(gateway.data), "--to", str(target)),
         ],
         capture_output=True,
@@ -424,7 +424,7 @@ def test_an_export_that_fails_leaves_what_was_there(
     file.write_bytes(b"an older export")
     data = gateway.data if kind == "full disk" else tmp_path / "none"
     done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli", "export", "--data", str(data), "--to", str(file)],
+        [sys.executable, "-m", "gateway", "export", "--data", str(data), "--to", str(file)],
         capture_output=True,
         text=True,
         # The limit on the size of files is reported like a full disk.

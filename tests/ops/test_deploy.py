@@ -17,8 +17,8 @@ import pytest
 
 from compat.clients.driver import until
 from compat.ports import free_port
-from gateway.config import descriptions
-from gateway.loading import load
+from gateway.settings.config import descriptions
+from gateway.settings.loading import load
 from tests.live.process import LIMIT_S, GatewayProcess
 
 ROOT = Path(__file__).parents[2]

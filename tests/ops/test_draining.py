@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.asking import now_ms
+from gateway.cli.asking import now_ms
+from gateway.cli.draining import PAGE, Handed, drain
+from gateway.cli.transfer import HeldLine, Sender
 from gateway.client import ClientError, RefusalError, RemotingClient, abort, look_up
-from gateway.draining import PAGE, Handed, drain
-from gateway.transfer import HeldLine, Sender
 from gateway.wire import commands
 from gateway.wire.codes import RequestCode
 from storage import MAX_WITH_ID, StorageError, Store

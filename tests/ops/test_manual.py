@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import rich_click as click
 
-from gateway.cli import cli
+from gateway.cli.main import cli
 from tests.ops.conftest import Command
 
 
@@ -38,7 +38,7 @@ def test_a_script_for_each_shell(tidegate: Command, shell: str) -> None:
 def test_what_is_offered(typed: str, offered: list[str]) -> None:
     words = typed.split()
     done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli"],
+        [sys.executable, "-m", "gateway"],
         env={
             **os.environ,
             "_TIDEGATE_COMPLETE": "bash_complete",

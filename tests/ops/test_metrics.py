@@ -11,10 +11,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from gateway import client_metrics
-from gateway.client_metrics import version_name
-from gateway.meter import Distribution
-from gateway.metrics import SAMPLES_AT_ONCE, Metrics
+from gateway.monitoring import client_metrics
+from gateway.monitoring.client_metrics import version_name
+from gateway.monitoring.meter import Distribution
+from gateway.monitoring.metrics import SAMPLES_AT_ONCE, Metrics
 from gateway.wire.codes import RequestCode, ResponseCode
 from storage import RestartNeededError, logged
 from storage.keys import pack_u64, queue_prefix
@@ -385,7 +385,7 @@ def test_every_series_is_explained() -> None:
     text = (ROOT / "docs/monitoring.md").read_text()
     names = re.findall(r"^\| `((?:rocketmq|tidegate)_\w+)", text, re.MULTILINE)
     explained = {name.removesuffix("_total") for name in names}
-    files = ("gateway/metrics.py", "gateway/client_metrics.py")
+    files = ("gateway/monitoring/metrics.py", "gateway/monitoring/client_metrics.py")
     source = "".join((ROOT / file).read_text() for file in files)
     made = set(re.findall(r'"((?:rocketmq|tidegate)_\w+)"', source))
     assert explained == made

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.parquet import SCHEMA, read_held, write_held
-from gateway.transfer import HeldLine, LineError, export_held
+from gateway.cli.parquet import SCHEMA, read_held, write_held
+from gateway.cli.transfer import HeldLine, LineError, export_held
 from gateway.wire.codes import SysFlag
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.ops.conftest import Command
@@ -118,9 +118,9 @@ def test_without_pyarrow_the_fix_is_told(
 ) -> None:
     from click.testing import CliRunner
 
-    from gateway.transfer_commands import export
+    from gateway.cli.transfer_commands import export
 
-    monkeypatch.setattr("gateway.transfer_commands.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("gateway.cli.transfer_commands.importlib.util.find_spec", lambda name: None)
     done = CliRunner().invoke(
         export, ["--data", str(gateway.data), "--to", str(tmp_path / "held.parquet")]
     )

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.fsck import fsck
-from gateway.records import due_of, is_half
-from gateway.transfer_commands import drain
+from gateway.cli.fsck import fsck
+from gateway.cli.records import due_of, is_half
+from gateway.cli.transfer_commands import drain
 from gateway.wire.bodies import TopicSettings
 from storage import find_by_id, logged
 from storage.redo_log import GAP

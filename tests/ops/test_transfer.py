@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compat.real_broker import RealBroker
-from gateway.asking import now_ms
+from gateway.cli.asking import now_ms
 from gateway.client import RemotingClient, abort, look_up
 from gateway.settings.network import WORKER_PORT_DISTANCE
 from gateway.wire.codes import RequestCode

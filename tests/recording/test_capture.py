@@ -49,7 +49,7 @@ class Capture:
 @contextmanager
 def capturing(server: str, folder: Path, *flags: str) -> Iterator[Capture]:
     command = [
-        *(sys.executable, "-m", "gateway.cli", "capture", "--listen", "127.0.0.1:0"),
+        *(sys.executable, "-m", "gateway", "capture", "--listen", "127.0.0.1:0"),
         *("--to", server, "--out", str(folder), *flags),
     ]
     process = children.start(
@@ -155,7 +155,7 @@ def test_a_server_that_is_down_is_counted(tmp_path: Path) -> None:
 
 def refusal(*flags: str) -> str:
     """Return the one line that `tidegate capture` prints when it cannot start."""
-    command = [sys.executable, "-m", "gateway.cli", "capture", "--to", "127.0.0.1:1", *flags]
+    command = [sys.executable, "-m", "gateway", "capture", "--to", "127.0.0.1:1", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     return done.stderr

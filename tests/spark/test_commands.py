@@ -345,7 +345,9 @@ def test_without_the_extra_the_fix_is_told(
     tmp_path: Path, package: str, words: tuple[str, ...]
 ) -> None:
     """The extra `parquet` has some of its packages."""
-    program = f"import sys; sys.modules['{package}'] = None; from gateway.cli import main; main()"
+    program = (
+        f"import sys; sys.modules['{package}'] = None; from gateway.cli.main import main; main()"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program, *words, "--out", str(tmp_path / "t")],
         capture_output=True,

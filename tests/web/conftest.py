@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.setting_values import parse_host_port
+from gateway.settings.values import parse_host_port
 from tests.gateway.conftest import MakeGateway, failures, make_gateway, scratch
 from tests.gateway.memory import MemoryGateway
 from tests.web.http import HTTP_PORT, HttpClient

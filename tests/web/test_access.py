@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.process import StartError
-from gateway.setting_values import parse_host_port
+from gateway.settings.values import parse_host_port
 from gateway.web import bulk, site
 from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user, put_acl
 from tests.gateway.conftest import MakeGateway

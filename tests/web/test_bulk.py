@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.audit import read_lines
-from gateway.setting_values import parse_host_port
+from gateway.monitoring.audit import read_lines
+from gateway.settings.values import parse_host_port
 from gateway.web import bulk, timeline
 from gateway.web.endpoints import ApiError, Asker
 from gateway.wire.codes import RequestCode, ResponseCode

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from twisted.internet.defer import ensureDeferred
 
-from gateway.setting_values import parse_host_port
+from gateway.settings.values import parse_host_port
 from gateway.topics import SYSTEM_GROUPS
 from gateway.web import topics, turns
 from gateway.web.endpoints import Asker

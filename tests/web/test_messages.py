@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.pending import PendingMessages, Wanted
-from gateway.setting_values import parse_host_port
+from gateway.pending.messages import PendingMessages, Wanted
+from gateway.settings.values import parse_host_port
 from gateway.web import sending
 from gateway.web.messages import MAX_PREVIEW
 from gateway.wire.codes import ResponseCode

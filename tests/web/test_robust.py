@@ -14,8 +14,8 @@ from twisted.internet.error import ConnectionDone
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 
-from gateway.loading import changed
-from gateway.setting_values import parse_host_port
+from gateway.settings.loading import changed
+from gateway.settings.values import parse_host_port
 from gateway.web.endpoints import PLACEHOLDER, Endpoint
 from tests.gateway.memory import MemoryGateway
 from tests.scratch import scratch_folder

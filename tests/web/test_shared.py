@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, succeed
 
-from gateway.http import make_site
-from gateway.setting_values import HostPort, parse_host_port
+from gateway.settings.values import HostPort, parse_host_port
 from gateway.web import adding_up, bulk, shared_bulk, timeline
+from gateway.web.port import make_site
 from gateway.web.relay import OpenDoor, Relay, Reply
 from gateway.web.site import Api
 from gateway.web.table import shared_endpoints

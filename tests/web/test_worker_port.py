@@ -10,12 +10,12 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 
-from gateway.config import Config
-from gateway.setting_values import HostPort
-from gateway.vouching import vouched
+from gateway.settings.config import Config
+from gateway.settings.values import HostPort
 from gateway.web.doorkeeper import Doorkeeper
 from gateway.web.relay import OpenDoor, Reply
-from gateway.worker_port import PATIENCE, WorkerPort
+from gateway.workers.vouching import vouched
+from gateway.workers.worker_port import PATIENCE, WorkerPort
 
 NOTHING: list[Reply | None] = []
 GONE: Any = Failure(ConnectionDone())  # type: ignore[no-untyped-call]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.permissions import PERMISSIONS
+from gateway.access.permissions import PERMISSIONS
 from gateway.router import Router
 from gateway.topics import HALF_TOPIC
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -270,7 +270,7 @@ def test_needs_of_the_cluster(login: Login, root: SignedClient, code: int, actio
 def test_a_request_needs_no_more_permissions_than_can_be_checked_at_once(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.guard.MAX_NEEDS", 3)
+    monkeypatch.setattr("gateway.access.guard.MAX_NEEDS", 3)
     client = login(("Topic:*", "Sub"), ("Group:*", "Sub"))
     assert client.heartbeat("c", "G", {"T": "*", "U": "*"}).code == 0
     refused = client.heartbeat("c", "G", {"T": "*", "U": "*", "V": "*"})
@@ -588,7 +588,7 @@ def test_without_authorization_a_name_is_enough(guarded: MemoryGateway, login: L
 def test_a_request_that_the_table_has_not_is_for_super_users(
     monkeypatch: pytest.MonkeyPatch, login: Login, root: SignedClient
 ) -> None:
-    monkeypatch.setattr("gateway.guard.PERMISSIONS", {})
+    monkeypatch.setattr("gateway.access.guard.PERMISSIONS", {})
     answer = login(("*", "All")).ask(26)
     assert answer.code == ResponseCode.NO_PERMISSION
     assert answer.remark == "request 26 is for super users only"

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.process import StartError
-from gateway.vouching import vouched
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.signatures import is_signed, sign
+from gateway.workers.vouching import vouched
 from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway import users
+from gateway.access import users
 from gateway.wire.codes import ResponseCode
 from tests.gateway.access.signed import ROOT, ROOT_KEY, Login, SignedClient, create_user, put_acl
 from tests.gateway.faults import batches_cannot_begin, commits_fail, damaged_row
@@ -127,7 +127,7 @@ def test_after_a_refused_batch_all_are_what_they_were_and_only_those_of_the_batc
     ok(root.ask(3008, {"subject": "User:carol"}))
     before = read(root.ask(3005)), read(root.ask(3010))
     with monkeypatch.context() as patched, commits_fail(guarded):
-        patched.delattr("gateway.users.read_notes")
+        patched.delattr("gateway.access.users.read_notes")
         answers = [
             create_user(root, "eve"),
             root.ask(3002, {"username": "alice"}, b'{"password":"other","userType":"Super"}'),

@@ -1,0 +1,1 @@
+"""Bytes to and from clients: connections, their limits, TLS, and recordings of the traffic."""

@@ -1,0 +1,1 @@
+"""Several gateways on one machine behind one address: `workers = N` (docs/workers.md)."""

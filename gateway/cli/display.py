@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.data_folder import counted
+from gateway.control_characters import SHOWN
 from gateway.moments import show_distance, show_moment
 from gateway.settings.config import descriptions
 from gateway.settings.loading import Loaded
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 # Wide enough that nothing is folded or cut when the output goes to a file or another program.
 _UNFOLDED = 10_000
-_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 _STATE_STYLE = {"pending": "cyan", "fired": "green", "aborted": "yellow"}
 _RECURRING_STYLE = {"active": "green", "paused": "yellow"}
 _OUTCOME_STYLE = {
@@ -248,7 +248,7 @@ def json_lines(found: Iterable[object]) -> None:
     """Print one JSON object a line. Control characters that JSON may have as they are could control the terminal: they
     are escaped too."""
     for one in found:
-        print(msgspec.json.encode(one).decode().translate(_CONTROLS))
+        print(msgspec.json.encode(one).decode().translate(SHOWN))
 
 
 def recurring_table(found: Sequence[RecurringMessage], now_ms: int) -> None:

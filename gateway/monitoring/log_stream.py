@@ -9,17 +9,13 @@ from typing import Final
 
 from twisted.logger import Logger
 
+from gateway.control_characters import SHOWN
+
 _PIECE: Final = select.PIPE_BUF
 """Bytes that fit into a pipe that is ready for writing (pipe(7))."""
 
 PATIENCE_MS: Final = 100
 """How long a line waits for a reader that may only be slow. Lines that follow meanwhile do not wait."""
-
-_SHOWN: Final = {
-    code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
-}
-"""Control characters as lines show them, in a form that JSON has too. A client's ids and names may have any, and a
-terminal would obey them."""
 
 
 class LogStream(io.TextIOBase):
@@ -57,7 +53,7 @@ class LogStream(io.TextIOBase):
                 return len(text)
         # A line that a full disk took in part must not make the next one unreadable.
         begin = b"\n" if self._is_cut else b""
-        self._waiting += begin + text.translate(_SHOWN).encode(errors="backslashreplace")
+        self._waiting += begin + text.translate(SHOWN).encode(errors="backslashreplace")
         self._go_on(PATIENCE_MS)
         return len(text)
 

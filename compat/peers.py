@@ -99,7 +99,7 @@ def tidegate(folder: Path, data: Path) -> Iterator[Peer]:
     """Run a gateway in a process of its own, with the same settings."""
     capture = folder / "tidegate.capture"
     words = (
-        *("gateway.cli.main", "serve", "--data", data / "data"),
+        *("gateway", "serve", "--data", data / "data"),
         *("--listen", f"{_HOST}:0", "--advertise", TOLD_HOST),
         *("--transaction-timeout", "3s", "--transaction-check-interval", "1s"),
         *("--transaction-check-max", _MOST_CHECKS),

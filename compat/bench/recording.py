@@ -42,7 +42,7 @@ class _Way(NamedTuple):
 
 @contextmanager
 def _running(output: Path, *arguments: object) -> Iterator[_Way]:
-    with children.server("gateway.cli.main", *arguments, output=output) as server:
+    with children.server("gateway", *arguments, output=output) as server:
         yield _Way(parse_address(server.address), server.pid)
 
 

@@ -52,7 +52,7 @@ def tidegate(folder: Path, scenario: Scenario) -> Iterator[System]:
     disk_read = holding.disk_reads(data) if scenario.held else None
     start = time.monotonic()
     options = ("--listen", "127.0.0.1:0", "--flush", scenario.flush, "--workers", scenario.workers)
-    words = ("gateway.cli.main", "serve", "--data", data, *options)
+    words = ("gateway", "serve", "--data", data, *options)
     with children.server(*words, output=folder / "output") as server:
         holding.wait_for_answer(server.address)
         started = time.monotonic()

@@ -91,7 +91,7 @@ class Demo:
         )
         self._tell(f"$ tidegate {' '.join(flags)}")
         log = self._folder / "tidegate.log"
-        with children.server("gateway.cli.main", *flags, output=log) as server:
+        with children.server("gateway", *flags, output=log) as server:
             yield server.address
 
     @contextmanager

@@ -55,7 +55,7 @@ def _capture(server: str, folder: Path, tell: Tell) -> Iterator[str]:
     flags = ("capture", "--listen", "127.0.0.1:0", "--to", server, "--out", str(folder))
     tell(f"$ tidegate {' '.join(flags)}")
     output = folder.with_name("capture.log")
-    with children.server("gateway.cli.main", *flags, output=output) as proxy:
+    with children.server("gateway", *flags, output=output) as proxy:
         yield proxy.address
     for line in output.read_text().splitlines():
         tell(f"  {line}")

@@ -160,9 +160,9 @@ def serve(file: Path | None, **flags: object) -> None:
     """
     config = _settle(file, flags).config
     if config.workers > 1:
-        from gateway.workers import leader as workers
+        from gateway.workers import leader
 
-        sys.exit(workers.run(config, _as_variables(file, flags)))
+        sys.exit(leader.run(config, _as_variables(file, flags)))
     from gateway.service import run
 
     sys.exit(run(config))
@@ -458,7 +458,3 @@ def _complain(message: str, command: str) -> None:
     from gateway.cli.display import printable
 
     click.echo(f"{command}: {printable(' '.join(message.split()))}", err=True)
-
-
-if __name__ == "__main__":
-    main()

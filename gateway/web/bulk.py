@@ -21,7 +21,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from gateway.access import policies as access
+from gateway.access import policies
 from gateway.access.policies import PUB, READ
 from gateway.broker import Broker
 from gateway.intake import terms_of
@@ -441,7 +441,7 @@ def _topic_of(found: Found) -> str:
     return terms_of(found.record).topic.decode()
 
 
-def _concerns(asker: Asker, job: Job, actions: frozenset[access.Action]) -> bool:
+def _concerns(asker: Asker, job: Job, actions: frozenset[policies.Action]) -> bool:
     """Return whether a job is the asker's, or of a topic that the asker may do one of these actions to."""
     if asker.caller is None or job.user == asker.caller.name:
         return True

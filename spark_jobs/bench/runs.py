@@ -127,7 +127,7 @@ def replays(session: Session, recorded: Path, folder: Path, requests: int) -> It
         tables, out = folder / f"sends-{speed}", folder / f"replayed-{speed}"
         ingest(session.spark, [file], tables, levels=DEFAULT_LEVELS)
         data, log = folder / f"gateway-{speed}", folder / f"gateway-{speed}.log"
-        words = ("gateway.cli.main", "serve", "--data", data, "--listen", "127.0.0.1:0")
+        words = ("gateway", "serve", "--data", data, "--listen", "127.0.0.1:0")
         with children.server(*words, output=log) as gateway:
             target = find_target(parse_address(gateway.address))
             chosen, plan = choose(read_table(session.spark, tables, "pair"), sends)

@@ -10,17 +10,9 @@ import pytest
 from twisted.logger import LogEvent, globalLogPublisher
 
 from tests.gateway.memory import MemoryClient, MemoryGateway
-from tests.scratch import scratch_folder
 
 MakeGateway = Callable[..., MemoryGateway]
 """Makes a gateway with the given settings."""
-
-
-@pytest.fixture
-def scratch() -> Iterator[Path]:
-    """A folder for this test alone."""
-    with scratch_folder() as folder:
-        yield folder
 
 
 @pytest.fixture
@@ -41,12 +33,12 @@ def failures() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def make_gateway(scratch: Path, failures: list[str]) -> Iterator[MakeGateway]:
+def make_gateway(tmp_path: Path, failures: list[str]) -> Iterator[MakeGateway]:
     """Makes gateways. Each is checked and stopped when the test is over."""
     made: list[MemoryGateway] = []
 
     def make(**settings: Any) -> MemoryGateway:
-        made.append(MemoryGateway(scratch / f"data{len(made)}", **settings))
+        made.append(MemoryGateway(tmp_path / f"data{len(made)}", **settings))
         return made[-1]
 
     yield make

@@ -176,8 +176,8 @@ def test_no_field_of_a_request_passes_for_the_lines_own(
     assert (line["action"], line["body"]) == ("update_broker_config", "recallMessageEnable=false")
 
 
-def test_users_are_named_and_their_keys_are_not(make_gateway: MakeGateway, scratch: Path) -> None:
-    file = scratch / "first.json"
+def test_users_are_named_and_their_keys_are_not(make_gateway: MakeGateway, tmp_path: Path) -> None:
+    file = tmp_path / "first.json"
     file.write_text(json.dumps({"username": "root", "password": "secret of root"}))
     gateway = make_gateway(authentication=True, initial_user_file=file)
     root = SignedClient(gateway, "root", "secret of root")

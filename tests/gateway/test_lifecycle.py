@@ -59,55 +59,55 @@ class TestStart:
             pass
         assert stopped.called
 
-    def test_on_the_vip_channel_too(self, scratch: Path) -> None:
-        gateway = self.start(scratch / "data", set())
+    def test_on_the_vip_channel_too(self, tmp_path: Path) -> None:
+        gateway = self.start(tmp_path / "data", set())
         assert self.listening(gateway) == [9876, 9874]
         self.stop(gateway)
 
-    def test_goes_on_without_the_vip_channel(self, scratch: Path) -> None:
+    def test_goes_on_without_the_vip_channel(self, tmp_path: Path) -> None:
         with capturedLogs() as events:
-            gateway = self.start(scratch / "data", {9874})
+            gateway = self.start(tmp_path / "data", {9874})
         assert self.listening(gateway) == [9876]
         told = [formatEvent(event) for event in events]
         assert any("VIP channel of old clients: already in use; free" in one for one in told), told
         self.stop(gateway)
 
-    def test_unless_it_was_asked_for(self, scratch: Path) -> None:
+    def test_unless_it_was_asked_for(self, tmp_path: Path) -> None:
         with pytest.raises(StartError) as caught:
-            self.start(scratch / "data", {9874}, vip_channel=True)
+            self.start(tmp_path / "data", {9874}, vip_channel=True)
         assert str(caught.value).startswith("cannot listen on 127.0.0.1:9874: ")
         assert str(caught.value).endswith("; stop what uses it, or set vip_channel to false")
         # Nothing stays locked, so the next start succeeds.
-        self.stop(self.start(scratch / "data", set()))
+        self.stop(self.start(tmp_path / "data", set()))
 
-    def test_a_port_in_use(self, scratch: Path) -> None:
+    def test_a_port_in_use(self, tmp_path: Path) -> None:
         with pytest.raises(StartError) as caught:
-            self.start(scratch / "data", {9876})
+            self.start(tmp_path / "data", {9876})
         assert str(caught.value).startswith("cannot listen on 127.0.0.1:9876: ")
         assert "\n" not in str(caught.value)
-        self.stop(self.start(scratch / "data", set()))
+        self.stop(self.start(tmp_path / "data", set()))
 
     def test_a_folder_in_use(self, gateway: MemoryGateway) -> None:
         with pytest.raises(StartError, match="in use by process"):
             self.start(gateway.data, set())
 
-    def test_a_folder_that_is_a_file(self, scratch: Path) -> None:
-        (scratch / "data").write_text("mine")
+    def test_a_folder_that_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "data").write_text("mine")
         with pytest.raises(StartError) as caught:
-            self.start(scratch / "data", set())
+            self.start(tmp_path / "data", set())
         assert "\n" not in str(caught.value)
-        assert (scratch / "data").read_text() == "mine"
+        assert (tmp_path / "data").read_text() == "mine"
 
-    def test_rows_that_cannot_be_read_keep_nothing_else(self, scratch: Path) -> None:
-        data = scratch / "data"
+    def test_rows_that_cannot_be_read_keep_nothing_else(self, tmp_path: Path) -> None:
+        data = tmp_path / "data"
         self.stop(self.start(data, set()))
         change_table(data, "totals", lambda txn, db: txn.put(b"orders", b"short", db=db))
         change_table(data, "queues", lambda txn, db: txn.put(b"x" * 20, b"short", db=db))
         change_table(data, "queues", lambda txn, db: txn.put(b"x", b"short", db=db))
         self.stop(self.start(data, set()))
 
-    def test_a_row_that_cannot_be_read_and_is_needed(self, scratch: Path) -> None:
-        data = scratch / "data"
+    def test_a_row_that_cannot_be_read_and_is_needed(self, tmp_path: Path) -> None:
+        data = tmp_path / "data"
         self.stop(self.start(data, set()))
         change_table(data, "messages", lambda txn, db: txn.put(b"x", b"short", db=db))
         for _ in range(2):

@@ -112,9 +112,9 @@ def test_the_request_is_named() -> None:
     assert json.loads(stream.getvalue())["request"] == "192.0.2.7:5123#17"
 
 
-def test_secrets_are_not_logged(make_gateway: MakeGateway, scratch: Path) -> None:
+def test_secrets_are_not_logged(make_gateway: MakeGateway, tmp_path: Path) -> None:
     """No level logs signatures, passwords or the content of messages."""
-    file = scratch / "first.json"
+    file = tmp_path / "first.json"
     file.write_text(json.dumps({"username": "root", "password": "secret of root"}))
     stream = io.StringIO()
     logs = Logs(Config(data=Path("unused"), log_format="json", log_level="debug"), stream)
@@ -158,10 +158,10 @@ def test_a_refusal_is_told_with_its_reason(make_gateway: MakeGateway) -> None:
 
 
 def test_who_is_refused_before_a_request_is_handled_is_told(
-    make_gateway: MakeGateway, scratch: Path
+    make_gateway: MakeGateway, tmp_path: Path
 ) -> None:
     """Such as a client with a wrong key, whose owner looks for the reason in the log."""
-    file = scratch / "first.json"
+    file = tmp_path / "first.json"
     file.write_text(json.dumps({"username": "root", "password": "secret of root"}))
     stream = io.StringIO()
     logs = Logs(Config(data=Path("unused"), log_format="json", log_level="debug"), stream)

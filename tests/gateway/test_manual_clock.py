@@ -278,9 +278,9 @@ class TestFolders:
             MemoryGateway(gateway.data)
         gateway.start()
 
-    def test_a_folder_that_was_only_served_from_is_free(self, scratch: Path) -> None:
-        MemoryGateway(scratch / "data").close()
-        MemoryGateway(scratch / "data", clock="manual").close()
+    def test_a_folder_that_was_only_served_from_is_free(self, tmp_path: Path) -> None:
+        MemoryGateway(tmp_path / "data").close()
+        MemoryGateway(tmp_path / "data", clock="manual").close()
 
 
 def test_the_machines_clock_is_shown_and_not_moved(make_gateway: MakeGateway) -> None:

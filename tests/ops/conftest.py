@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.conftest import failures, gateway, make_gateway, scratch
+from tests.gateway.conftest import failures, gateway, make_gateway
 
-__all__ = ["failures", "gateway", "make_gateway", "scratch"]
+__all__ = ["failures", "gateway", "make_gateway"]
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from spark_jobs.ingest import ingest
 from spark_jobs.messages import DEFAULT_LEVELS
 from spark_jobs.session import open_session
-from tests.gateway.conftest import failures, make_gateway, scratch
+from tests.gateway.conftest import failures, make_gateway
 
-__all__ = ["failures", "make_gateway", "scratch"]
+__all__ = ["failures", "make_gateway"]
 
 RECORDED = Path(__file__).parent.parent / "wire" / "recorded"
 """Captures of real clients and a real broker."""

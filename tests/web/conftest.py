@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gateway.settings.values import parse_host_port
-from tests.gateway.conftest import MakeGateway, failures, make_gateway, scratch
+from tests.gateway.conftest import MakeGateway, failures, make_gateway
 from tests.gateway.memory import MemoryGateway
 from tests.web.http import HTTP_PORT, HttpClient
 
-__all__ = ["failures", "make_gateway", "scratch"]
+__all__ = ["failures", "make_gateway"]
 
 
 @pytest.fixture

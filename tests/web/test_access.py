@@ -28,17 +28,17 @@ def basic(name: str, key: str) -> str:
 
 
 @pytest.fixture
-def token_file(scratch: Path) -> Path:
+def token_file(tmp_path: Path) -> Path:
     """A file with a token."""
-    file = scratch / "token"
+    file = tmp_path / "token"
     file.write_text(TOKEN + "\n")
     return file
 
 
 @pytest.fixture
-def guarded(make_gateway: MakeGateway, scratch: Path) -> MemoryGateway:
+def guarded(make_gateway: MakeGateway, tmp_path: Path) -> MemoryGateway:
     """A gateway with users and policies, whose HTTP port is open to the world."""
-    file = scratch / "initial-user.json"
+    file = tmp_path / "initial-user.json"
     file.write_text(json.dumps({"username": ROOT, "password": ROOT_KEY}))
     return make_gateway(
         authentication=True, authorization=True, initial_user_file=file, http=ANYWHERE
@@ -102,12 +102,12 @@ def test_a_token_as_an_editor_of_windows_saves_it(
 
 
 @pytest.mark.parametrize("text", ["", "short", "ä" * 20, "a token of letters\nand another one"])
-def test_a_token_that_is_none(make_gateway: MakeGateway, scratch: Path, text: str) -> None:
-    (scratch / "token").write_text(text)
+def test_a_token_that_is_none(make_gateway: MakeGateway, tmp_path: Path, text: str) -> None:
+    (tmp_path / "token").write_text(text)
     with pytest.raises(StartError, match="has no token of 16 letters"):
-        make_gateway(http=ANYWHERE, http_token_file=scratch / "token")
+        make_gateway(http=ANYWHERE, http_token_file=tmp_path / "token")
     with pytest.raises(StartError, match="check the path"):
-        make_gateway(http=ANYWHERE, http_token_file=scratch / "missing")
+        make_gateway(http=ANYWHERE, http_token_file=tmp_path / "missing")
 
 
 @pytest.mark.parametrize(

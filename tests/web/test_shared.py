@@ -691,9 +691,9 @@ class TestWhoMay:
 
     @pytest.mark.parametrize("state", ["pending", "fired", "aborted", "any"])
     def test_of_a_topic_that_the_asker_may_not_read_there_are_no_messages(
-        self, make_gateway: MakeGateway, scratch: Path, state: str
+        self, make_gateway: MakeGateway, tmp_path: Path, state: str
     ) -> None:
-        file = scratch / "initial-user.json"
+        file = tmp_path / "initial-user.json"
         file.write_text(json.dumps({"username": ROOT, "password": ROOT_KEY}))
         shared = Shared(
             make_gateway, authentication=True, authorization=True, initial_user_file=file
@@ -707,9 +707,9 @@ class TestWhoMay:
             assert (answer.status, answer.json["messages"]) == (200, []), answer
 
     def test_a_job_of_somebody_else_is_not_there(
-        self, make_gateway: MakeGateway, scratch: Path
+        self, make_gateway: MakeGateway, tmp_path: Path
     ) -> None:
-        file = scratch / "initial-user.json"
+        file = tmp_path / "initial-user.json"
         file.write_text(json.dumps({"username": ROOT, "password": ROOT_KEY}))
         shared = Shared(
             make_gateway, authentication=True, authorization=True, initial_user_file=file

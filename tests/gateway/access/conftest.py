@@ -21,9 +21,9 @@ from tests.gateway.memory import MemoryGateway
 
 
 @pytest.fixture
-def guarded(make_gateway: MakeGateway, scratch: Path) -> MemoryGateway:
+def guarded(make_gateway: MakeGateway, tmp_path: Path) -> MemoryGateway:
     """A gateway with authentication and authorization, and one super user."""
-    file = scratch / "initial-user.json"
+    file = tmp_path / "initial-user.json"
     file.write_text(json.dumps({"username": ROOT, "password": ROOT_KEY}))
     return make_gateway(authentication=True, authorization=True, initial_user_file=file)
 

@@ -155,23 +155,25 @@ def test_the_initial_user_stays_as_changed(guarded: MemoryGateway, root: SignedC
     ],
 )
 def test_starts_that_would_lock_everybody_out(
-    make_gateway: MakeGateway, scratch: Path, text: str | None, says: str
+    make_gateway: MakeGateway, tmp_path: Path, text: str | None, says: str
 ) -> None:
-    file = scratch / "user.json"
+    file = tmp_path / "user.json"
     if text is not None:
         file.write_text(text)
     with pytest.raises(StartError, match=says):
         make_gateway(authentication=True, initial_user_file=file if text is not None else None)
 
 
-def test_a_user_as_an_editor_of_windows_saves_one(make_gateway: MakeGateway, scratch: Path) -> None:
-    file = scratch / "user.json"
+def test_a_user_as_an_editor_of_windows_saves_one(
+    make_gateway: MakeGateway, tmp_path: Path
+) -> None:
+    file = tmp_path / "user.json"
     file.write_text('{"username": "root", "password": "p"}\r\n', "utf-8-sig")
     gateway = make_gateway(authentication=True, initial_user_file=file)
     client = SignedClient(gateway, "root", "p")
     assert client.ask(RequestCode.GET_BROKER_CONFIG).code == ResponseCode.SUCCESS
 
 
-def test_a_missing_file_is_told(make_gateway: MakeGateway, scratch: Path) -> None:
+def test_a_missing_file_is_told(make_gateway: MakeGateway, tmp_path: Path) -> None:
     with pytest.raises(StartError, match="check the path"):
-        make_gateway(authentication=True, initial_user_file=scratch / "none.json")
+        make_gateway(authentication=True, initial_user_file=tmp_path / "none.json")

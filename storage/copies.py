@@ -12,7 +12,7 @@ import os
 import shutil
 import struct
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from errno import EAGAIN
 from heapq import merge
@@ -111,7 +111,11 @@ def _copy_used_pages(environment: lmdb.Environment, file: Path) -> None:
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
         with ThreadPoolExecutor(1) as thread:
             try:
-                thread.submit(environment.copyfd, descriptor, compact=True).result()
+                copying = thread.submit(environment.copyfd, descriptor, compact=True)
+                # Python sees a signal that comes just before a wait only when the wait ends.
+                while wait([copying], timeout=1).not_done:
+                    pass
+                copying.result()
             except KeyboardInterrupt:
                 unwritable = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
                 os.dup2(unwritable, descriptor, inheritable=False)

@@ -6,8 +6,9 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Two processes share the tests, each taking the next file: much of what they do is waiting for each other's programs.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Two processes share the tests, each taking the next file: much of what they do is waiting for each other's programs. One
+# whose test hangs ends (pyproject.toml); it is replaced once.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 1
 
 # Where it is set, as in many containers, a gateway takes half as long again to start, and hundreds start in the tests.
 unexport PYTHONDONTWRITEBYTECODE

@@ -172,6 +172,7 @@ class Consumers(Machine):
             world.advance(key, expected[topic, number])
             world.resets[key] = expected[topic, number]
             world.orders.pop(key, None)
+        world.woken.add(topic)
         assert by_queue(read(answer)["offsetTable"]) == expected
 
     @precondition(lambda self: any(rows.messages for rows in self.world.queues.values()))

@@ -139,9 +139,14 @@ class Pops(Machine):
                 is_over = one.end_ms <= self.gateway.elapsed_ms
                 assert came or is_over, "a pop was let go too early"
                 looked_at = [place for place in looked_at if came and place <= max(came)]
+            elif one.topic in self.world.woken:
+                # If the topic was deleted meanwhile, and made again, its queues have no progress until then.
+                for place in looked_at:
+                    self._begin_of(GROUP, place)
             # The waiting pop looked again at each queue whose progress was reset, one after the other.
             for place in looked_at:
                 self.world.resets.pop((GROUP, *place), None)
+        self.world.woken.clear()
 
     def _popped_from(self, topic: str, queue: int) -> list[Place]:
         numbers = range(self.world.topics.get(topic, 0)) if queue < 0 else [queue]

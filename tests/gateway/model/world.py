@@ -121,6 +121,8 @@ class World:
     unsure: dict[tuple[str, str, int], set[int | None]] = field(default_factory=dict)
     """Earlier offsets that a crash may restore, besides the last one, for progress that was committed recently."""
     resets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    woken: set[str] = field(default_factory=set)
+    """Topics at whose queues all who wait there have just looked again, as some group's progress was reset."""
     pops: list[Pop] = field(default_factory=list)
     orders: dict[tuple[str, str, int], Order] = field(default_factory=dict)
     recurring: dict[tuple[str, str], Recurrence] = field(default_factory=dict)

@@ -30,8 +30,8 @@ class Comparing(Consumers, Pops, Recurrences):
 
     def __init__(self) -> None:
         super().__init__()
-        self.expirable: dict[int, int] = {}
-        """Since when each message may be removed, in ms of the reactor, by sequence."""
+        self.expirable: dict[tuple[int, bool], int] = {}
+        """Since when each message may be removed, in ms of the reactor, by sequence and whether its topic is deleted."""
 
     @invariant()
     def compare(self) -> None:
@@ -130,23 +130,22 @@ class Comparing(Consumers, Pops, Recurrences):
         for sequence, one in world.messages.items():
             is_deleted = one.topic not in world.topics and one.offset >= 0
             if one.state != PENDING and (one.moved_ms < cutoff_ms or is_deleted):
-                self.expirable.setdefault(sequence, self.gateway.elapsed_ms)
-        gone = []
-        for sequence, since in list(self.expirable.items()):
+                self.expirable.setdefault((sequence, is_deleted), self.gateway.elapsed_ms)
+        gone = {}
+        for (sequence, is_deleted), since in list(self.expirable.items()):
             if sequence not in world.messages:
-                del self.expirable[sequence]
+                del self.expirable[sequence, is_deleted]
                 continue
             one = world.messages[sequence]
             if self._view(sequence) is None:
-                gone.append(one)
+                gone[sequence] = one
                 continue
             waited_ms = self.gateway.elapsed_ms - max(since, self.regular_since)
-            # After a step back of the clock it may be too young again for a while.
-            old_ms = self.now_ms - RETENTION_MS - one.moved_ms
-            if one.topic not in world.topics:
-                old_ms = waited_ms
-            assert min(waited_ms, old_ms) <= CLEAN_UP_MS, ("not removed", one)
-        for one in sorted(gone, key=lambda one: one.offset):
+            if not is_deleted:
+                # After a step back of the clock it may be too young again for a while.
+                waited_ms = min(waited_ms, self.now_ms - RETENTION_MS - one.moved_ms)
+            assert waited_ms <= CLEAN_UP_MS, ("not removed", one)
+        for one in sorted(gone.values(), key=lambda one: one.offset):
             world.forget(one)
 
     # -- answers to queries

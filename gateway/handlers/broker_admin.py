@@ -65,7 +65,7 @@ class BrokerAdmin:
         check_number("bytes of settings to change", len(call.command.body), MAX_CHANGES)
         changes = parse_changes(call.command.body)
         try:
-            config = after(broker.config, changes)
+            config = after(broker.config, changes, broker.advertised)
         except ConfigError as error:
             raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from error
         if config != broker.config:

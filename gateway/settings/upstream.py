@@ -44,22 +44,23 @@ def shown(config: Config, advertised: HostPort) -> dict[str, str]:
     }
 
 
-def after(config: Config, changes: Mapping[str, str]) -> Config:
+def after(config: Config, changes: Mapping[str, str], advertised: HostPort) -> Config:
     """Return the settings with these changes.
 
-    :param changes: values by name, in upstream's names and units or in ours.
+    :param changes: values by name, in upstream's names and units or in ours. What `shown` returns is no change.
+    :param advertised: as for `shown`.
     :raises ConfigError: when a setting does not exist, cannot be changed now, or would have a wrong value. Then no
         change is made.
     """
     known = {_name_of(entry): entry for entry in descriptions().values()} | descriptions()
+    present = shown(config, advertised)
     values: dict[str, object] = {}
     for name, text in changes.items():
+        if present.get(name) == text:
+            continue
         entry = known.get(name)
         if entry is None:
-            facts = shown(config, HostPort("", 0))
-            if facts.get(name) == text:
-                continue
-            if name in facts:
+            if name in present:
                 raise ConfigError(f"{name} is shown for tools only, and cannot be changed")
             raise ConfigError(f"there is no setting {name}; getBrokerConfig shows them all")
         is_own = name == entry.name

@@ -231,7 +231,7 @@ class Leader:
         changes = parse_changes(command.body)
         # Each worker runs with workers = 1, so this value is no change to a worker, and means nothing for the leader.
         changes.pop("workers", None)
-        config = after(before, changes)
+        config = after(before, changes, before.advertised(self.address.port))
         for name, setting in descriptions().items():
             value = getattr(config, name)
             if value != getattr(before, name):

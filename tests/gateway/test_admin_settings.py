@@ -19,6 +19,8 @@ from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 from tests.gateway.test_transactions import begin, checks, produce
 from tests.gateway.tools import create_topic, ok
 
+ADVERTISED = HostPort("127.0.0.1", 9876)
+
 
 def change(client: MemoryClient, *lines: str) -> Command:
     """Change settings as `updateBrokerConfig` does."""
@@ -180,12 +182,27 @@ class TestChanged:
         ok(change(client, "# a comment", "", "brokerName=broker-a", "brokerRole=SYNC_MASTER"))
         assert settings_of(client) == before
 
+    @pytest.mark.parametrize(
+        "advertise", [None, HostPort("192.0.2.7", 0), HostPort("192.0.2.7", 5432)]
+    )
+    def test_what_is_shown_is_no_change(
+        self, make_gateway: MakeGateway, advertise: HostPort | None
+    ) -> None:
+        client = make_gateway(advertise=advertise).connect()
+        before = settings_of(client)
+        for name, value in before.items():
+            ok(change(client, f"{name}={value}"))
+        assert settings_of(client) == before
+
 
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
         (["nosuch=1"], "there is no setting nosuch"),
         (["brokerName=other"], "brokerName cannot be changed while the gateway serves"),
+        (["listenPort=9877"], "listenPort cannot be changed while the gateway serves"),
+        (["brokerIP1=192.0.2.7"], "brokerIP1 cannot be changed while the gateway serves"),
+        (["namesrvAddr=127.0.0.1:9877"], "namesrvAddr is shown for tools only"),
         (["brokerRole=SLAVE"], "brokerRole is shown for tools only, and cannot be changed"),
         (["brokerPermission=4"], "brokerPermission is shown for tools only"),
         (["maxMessageSize=abc"], "max_message_size = abc (asked for) is wrong"),
@@ -208,7 +225,7 @@ def test_refused(client: MemoryClient, lines: list[str], says: str) -> None:
 
 def test_durations_in_upstreams_units(tmp_path: Path) -> None:
     config = Config(data=tmp_path)
-    changed = after(config, {"transactionTimeOut": "1500", "timerMaxDelaySec": "60"})
+    changed = after(config, {"transactionTimeOut": "1500", "timerMaxDelaySec": "60"}, ADVERTISED)
     assert changed.transaction_timeout == timedelta(seconds=1.5)
     assert changed.max_delay == timedelta(seconds=60)
     assert shown(changed, HostPort("127.0.0.1", 1))["transactionTimeOut"] == "1500"
@@ -216,14 +233,16 @@ def test_durations_in_upstreams_units(tmp_path: Path) -> None:
 
 def test_durations_under_our_own_names_are_in_seconds(tmp_path: Path) -> None:
     config = Config(data=tmp_path)
-    changed = after(config, {"transaction_timeout": "6000", "transaction_check_interval": "45"})
+    changed = after(
+        config, {"transaction_timeout": "6000", "transaction_check_interval": "45"}, ADVERTISED
+    )
     assert changed.transaction_timeout == timedelta(seconds=6_000)
     assert changed.transaction_check_interval == timedelta(seconds=45)
 
 
 def test_a_value_that_stays_is_no_change_in_either_form(tmp_path: Path) -> None:
     config = Config(data=tmp_path)
-    assert after(config, {"flush": "sync", "flushDiskType": "SYNC_FLUSH"}) is config
+    assert after(config, {"flush": "sync", "flushDiskType": "SYNC_FLUSH"}, ADVERTISED) is config
 
 
 def test_the_documentation_lists_them_all() -> None:

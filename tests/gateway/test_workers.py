@@ -683,11 +683,11 @@ def test_workers_begin_as_the_command_does(reactor: Any, leader: Leader) -> None
     assert [process.command[1:5] for process in reactor.started] == [begin] * 2
 
 
-def test_how_many_a_worker_is_by_itself_is_no_change(reactor: Any, tmp_path: Path) -> None:
+def test_what_every_worker_shows_is_no_change(reactor: Any, tmp_path: Path) -> None:
     logs: Any = SimpleNamespace(configure=lambda _: None)
     leader = Leader(Config(data=tmp_path, workers=2), reactor, {}, logs)
     leader.start()
-    body = b"workers=1\nmaxMessageSize=2048"
+    body = b"workers=1\nbrokerIP1=127.0.0.1\nmaxMessageSize=2048"
     (frame,) = FrameBuffer().feed(encode_command(RequestCode.UPDATE_BROKER_CONFIG, 1, body=body))
     leader._changed(decode_command(frame))
     assert leader._environment["TIDEGATE_MAX_MESSAGE_SIZE"] == "2KiB"

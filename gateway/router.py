@@ -180,12 +180,7 @@ class Call:
 
     def check_size(self, size: int) -> None:
         """:raises RequestError: when an answer of so many bytes is larger than clients accept."""
-        if size > self.most_bytes:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"the answer would be longer than the {self.most_bytes} bytes that clients accept: "
-                "ask for less at once",
-            )
+        check_answer(size, self.most_bytes)
 
     def encode(
         self,
@@ -201,6 +196,24 @@ class Call:
     def fail(self, code: int, remark: str) -> None:
         """Answer with an error."""
         self.answer(code=code, remark=remark)
+
+
+def largest_answer(config: Config) -> int:
+    """Return the size of the largest answer, in bytes: clients that send larger frames accept larger ones too."""
+    return max(FRAME_LIMIT, config.max_frame_size)
+
+
+def check_answer(size: int, most: int) -> None:
+    """Refuse a request whose answer would be larger than clients accept.
+
+    :param most: see `largest_answer`.
+    :raises RequestError: when it would.
+    """
+    if size > most:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the answer would be longer than the {most} bytes that clients accept: ask for less at once",
+        )
 
 
 def answer_failure(call: Call, error: Exception, log: Logger) -> None:
@@ -299,9 +312,9 @@ class Router:
         self._most_bytes = FRAME_LIMIT
 
     def configure(self, config: Config) -> None:
-        """Log by these settings, and limit answers: clients that send larger frames accept larger ones too."""
+        """Log and limit answers by these settings."""
         self.tells = config.log_level == "debug"
-        self._most_bytes = max(FRAME_LIMIT, config.max_frame_size)
+        self._most_bytes = largest_answer(config)
 
     def dispatch(self, command: Command, peer: Peer) -> None:
         """Handle one request. An error harms only this request."""

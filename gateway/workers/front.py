@@ -18,7 +18,14 @@ from twisted.logger import Logger
 from gateway.connections.connection import RemotingFactory
 from gateway.connections.outgoing import MAX_OPAQUE, Outgoing
 from gateway.recurring.orders import asks_to_recur
-from gateway.router import Peer, RequestError, check_number, overloaded
+from gateway.router import (
+    Peer,
+    RequestError,
+    check_answer,
+    check_number,
+    largest_answer,
+    overloaded,
+)
 from gateway.settings.config import Config
 from gateway.settings.values import HostPort
 from gateway.wire import properties as names
@@ -147,6 +154,7 @@ class Front:
         """Apply new settings."""
         self._is_open = not config.authentication
         self._cluster = config.cluster_name
+        self._most_bytes = largest_answer(config)
         self._outgoing.configure(config)
         self.clients.configure(config)
         self._to_workers.configure(config)
@@ -307,17 +315,23 @@ class Front:
 
     def _answer(self, command: Command, client: Peer, held: int, whole: Whole) -> None:
         self._held -= held
-        client.send(
-            encode_response(
-                command.opaque,
-                whole.code,
-                ext=whole.ext,
-                remark=whole.remark,
-                body=whole.body,
-            )
-        )
+        frame = _frame(command, whole)
+        try:
+            check_answer(len(frame), self._most_bytes)
+        except RequestError as error:
+            merge, refusal = MERGES.get(command.code), Whole(code=error.code, remark=error.remark)
+            if merge is not None and merge.changes:
+                refusal = refusal._replace(remark=f"done, but {error.remark}", ext=IN_PART)
+            frame = _frame(command, refusal)
+        client.send(frame)
         if command.code == Code.UPDATE_BROKER_CONFIG and whole.code == ResponseCode.SUCCESS:
             self._changed(command)
+
+
+def _frame(command: Command, whole: Whole) -> bytes:
+    return encode_response(
+        command.opaque, whole.code, ext=whole.ext, remark=whole.remark, body=whole.body
+    )
 
 
 def _held_by(command: Command) -> int:

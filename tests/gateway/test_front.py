@@ -434,6 +434,35 @@ def test_answers_of_workers_may_be_longer_than_requests() -> None:
     assert [(answer.code, answer.body) for answer in client.answers] == [(0, body)]
 
 
+@pytest.mark.parametrize(
+    ("code", "name", "remark", "ext"),
+    [
+        (RequestCode.GET_ALL_TOPIC_LIST, "topicList", "", {}),
+        (RequestCode.ABORT_TIMERS, "results", "done, but ", {"mayHaveChanged": "true"}),
+    ],
+)
+def test_an_answer_of_all_workers_that_clients_would_not_read_is_refused(
+    code: int, name: str, remark: str, ext: dict[str, str]
+) -> None:
+    """As a single gateway refuses it: a client closes the connection on which so much comes."""
+    shared, client = Shared(), Client()
+    for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
+        shared.joined(broker, port)
+    shared.ask_for(client, code, {"topic": "orders"})
+    for number in range(2):
+        text = f"{number}" * (9 << 20)
+        item = {"msgId": text, "outcome": "aborted", "topic": "orders", "dueMs": 1}
+        body = msgspec.json.encode({name: [text if name == "topicList" else item]})
+        shared.connected(number).dataReceived(
+            encode_response(1 + number, ResponseCode.SUCCESS, body=body)
+        )
+    [answer] = client.answers
+    assert (answer.code, answer.ext()) == (ResponseCode.SYSTEM_ERROR, ext)
+    assert answer.remark == (
+        f"{remark}the answer would be longer than the 16777216 bytes that clients accept: ask for less at once"
+    )
+
+
 def test_a_worker_that_hangs_is_not_asked_until_it_goes_on() -> None:
     shared = Shared()
     for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):

@@ -185,12 +185,15 @@ def _is_recurring(key: bytes, value: bytes) -> bool:
 
 def is_recurrence(key: bytes, value: bytes) -> bool:
     """Whether a key and value can be a row of `recurrences`."""
-    return _is_recurring(key, value) and len(value) == RECURRENCE_VALUE.size and value[-1] <= 1
+    if not _is_recurring(key, value) or len(value) != RECURRENCE_VALUE.size or value[-1] > 1:
+        return False
+    # A time or a number of occurrences to which nothing can be added would fail every batch.
+    return value[0] < 0x80 and value[8] < 0x80
 
 
 def is_planned(key: bytes, value: bytes) -> bool:
     """Whether a key and value can be a row of `planned`."""
-    return _is_recurring(key[_LONG:], value) and not value
+    return key[:1] < b"\x80" and _is_recurring(key[_LONG:], value) and not value
 
 
 def is_meta(key: bytes, value: bytes) -> bool:

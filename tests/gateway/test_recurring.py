@@ -973,15 +973,21 @@ def test_a_damaged_row_fires_nothing_and_keeps_nobody_busy(
     gateway.stop()
 
 
-@pytest.mark.parametrize("damaged", ["recurrences", "planned"])
+@pytest.mark.parametrize("damaged", ["recurrences", "times it has fired", "planned"])
 def test_a_row_that_cannot_be_read_keeps_nothing_else_from_being_stored(
     gateway: MemoryGateway, client: MemoryClient, damaged: str
 ) -> None:
     """Each batch was refused once such a message was due, whatever else was in the batch, and nothing fired."""
     put(client, every="1m")
     put(client, "other", name="other", every="1m")
-    key = {"recurrences": recurring_key(b"orders", b"nightly"), "planned": bytes(8)}[damaged]
-    with damaged_row(gateway, damaged, key, lambda _: b""):
+    table, key = "recurrences", recurring_key(b"orders", b"nightly")
+    if damaged == "planned":
+        table, key = "planned", bytes(8)
+
+    def damage(row: bytes) -> bytes:
+        return row[:8] + b"\xff" * 8 + row[16:] if damaged == "times it has fired" else b""
+
+    with damaged_row(gateway, table, key, damage):
         gateway.advance(2 * MINUTE)
         client = gateway.connect()
         assert client.send_message("orders", "sent").code == ResponseCode.SUCCESS

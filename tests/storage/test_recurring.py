@@ -26,7 +26,13 @@ from storage import (
     scan_recurring,
 )
 from storage.environment import Tables
-from storage.keys import RECURRENCE_VALUE, planned_key, recurring_key, split_recurring_key
+from storage.keys import (
+    RECURRENCE_VALUE,
+    pack_u64,
+    planned_key,
+    recurring_key,
+    split_recurring_key,
+)
 from storage.logged import LoggedTransaction
 from tests.storage.folder import Folder, scratch_data
 from tests.storage.sample import TOPIC, Sample, send
@@ -244,9 +250,11 @@ def test_the_check_finds_a_planted_fault_and_nothing_fires_by_it(
 @pytest.mark.parametrize(
     ("table", "key", "value"),
     [
-        ("planned", b"\0\0\1", b""),
+        ("planned", bytes(3), b""),
         ("planned", planned_key(5, TOPIC + b"\0\xff"), b""),
         ("recurrences", recurring_key(TOPIC, b"damaged"), b"short"),
+        ("recurrences", recurring_key(TOPIC, b"damaged"), pack_u64(5) + b"\xff" * 8 + b"\0"),
+        ("recurrences", recurring_key(TOPIC, b"damaged"), b"\xff" * 8 + pack_u64(0) + b"\0"),
     ],
 )
 def test_a_row_that_cannot_be_read_keeps_no_other_from_firing_or_being_listed(
@@ -260,6 +268,7 @@ def test_a_row_that_cannot_be_read_keeps_no_other_from_firing_or_being_listed(
     assert due(store, 20)[-1] == b"nightly"
     assert find_recurring(store, TOPIC, b"nightly") == recurring(next_ms=10)
     assert scan_recurring(store, None, None, 9).found[-1] == recurring(next_ms=10)
+    assert key in store.damaged
     folder.damage(table, key, whole)
 
 

@@ -55,6 +55,8 @@ from storage.keys import (
     debounce_key,
     id_key,
     pack_u64,
+    planned_key,
+    recurring_key,
     split_queue_key,
     split_timer_key,
 )
@@ -403,6 +405,31 @@ def test_a_topic_whose_pause_cannot_be_read_stays_paused(
     repair(data)
     (row,) = (value for key, value in rows_of(data, "paused") if key == b"idle")
     assert PAUSE_VALUE.unpack(row)[1:] == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("planned_ms", "next_ms", "fired", "repaired"),
+    [
+        (80_000, 80_000, (1 << 64) - 1, (80_000, 0, False)),
+        (80_000, (1 << 64) - 1, 3, (80_000, 0, False)),
+        ((1 << 64) - 1, (1 << 64) - 1, 3, (NOW_MS, 0, True)),
+    ],
+)
+def test_a_recurring_message_with_an_impossible_number_is_planned_anew_or_paused(
+    wholes: dict[int, tuple[bytes, Held]],
+    copy: Callable[[bytes], Path],
+    planned_ms: int,
+    next_ms: int,
+    fired: int,
+    repaired: tuple[int, int, bool],
+) -> None:
+    data = copy(wholes[0][0])
+    key = recurring_key(b"orders", b"nightly")
+    delete(data, "planned", planned_key(80_000, key))
+    put(data, "planned", (planned_key(planned_ms, key), b""))
+    put(data, "recurrences", (key, RECURRENCE_VALUE.pack(next_ms, fired, False)))
+    repair(data)
+    assert RECURRENCE_VALUE.unpack(dict(rows_of(data, "recurrences"))[key]) == repaired
 
 
 def test_a_debounced_key_begins_at_the_first_that_is_pending(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix, split_
 from storage.parts import LARGE, touch_records
 from storage.read_ahead import ReadAhead
 from storage.reader import Reader
-from storage.shapes import is_end, is_queued_value
+from storage.shapes import is_end, is_offset, is_queued_value
 
 MAX_ROWS_FILTERED = 2_000
 """Rows that one read examines when a tag filter skips most of them (upstream's limit is 800: 16,000 bytes of 20-byte
@@ -109,7 +109,7 @@ def open_queue(txn: Reader, tables: Tables, topic: bytes, number: int) -> Queue:
     cursor = txn.cursor(db=tables.queues)
     if cursor.set_range(prefix) and cursor.key().startswith(prefix):
         first, last = cursor.key(), last_key_below(txn, tables, prefix + b"\xff" * 9) or b""
-        if len(first) != len(last) or len(last) != len(prefix) + 8 or last[-8] >= 0x80:
+        if len(first) != len(last) or len(last) != len(prefix) + 8 or not is_offset(last[-8:]):
             raise cannot_read_queue(topic, number, "a row of it has a wrong key")
         behind = int.from_bytes(last[-8:]) + 1
         return Queue(

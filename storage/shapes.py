@@ -115,8 +115,12 @@ def _is_key(key: bytes, value: bytes) -> bool:
 
 def is_queued(key: bytes, value: bytes) -> bool:
     """Whether a key and value can be a row of `queues`."""
-    is_offset = len(key) > _LONG and key[-_LONG] < 0x80
-    return is_offset and _is_queue(key[:-_LONG]) and is_queued_value(value)
+    return is_offset(key[-_LONG:]) and _is_queue(key[:-_LONG]) and is_queued_value(value)
+
+
+def is_offset(packed: bytes) -> bool:
+    """Whether bytes can be an offset, which others can follow."""
+    return len(packed) == _LONG and int.from_bytes(packed) <= _LAST_SEQUENCE
 
 
 def is_queued_value(value: bytes) -> bool:

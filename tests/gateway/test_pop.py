@@ -697,15 +697,19 @@ class TestBack:
         with damaged_row(gateway, "messages", (3).to_bytes(8), lambda stored: stored[:-5]):
             assert bodies(pop(gateway, gateway.connect())) == ["a"]
 
-    @pytest.mark.parametrize("table", ["ends", "queues"])
+    @pytest.mark.parametrize(
+        ("table", "offset"),
+        [("ends", b""), ("queues", bytes(8)), ("queues", b"\x7f" + b"\xff" * 7)],
+        ids=["ends", "queues", "last offset"],
+    )
     def test_out_of_a_queue_that_cannot_be_read_once_it_can_be(
-        self, gateway: MemoryGateway, client: MemoryClient, table: str
+        self, gateway: MemoryGateway, client: MemoryClient, table: str, offset: bytes
     ) -> None:
         for topic in ("orders", "others"):
             for body in ("a", "b"):
                 client.send_message(topic, body)
             assert len(pop(gateway, client, topic=topic)) == 2
-        key = queue_prefix(b"orders", 0) + (bytes(8) if table == "queues" else b"")
+        key = queue_prefix(b"orders", 0) + offset
         with damaged_row(gateway, table, key, lambda _: b"short"):
             gateway.advance(INVISIBLE_MS + 1_000)
             assert bodies(pop(gateway, gateway.connect(), topic="others")) == ["a", "b"]

@@ -287,12 +287,15 @@ class TestDamage:
         store.commit()
         folder.damage("ends", prefix, pack_u64(2) + pack_u64(4))
 
-    def test_a_key_that_is_too_long_does_not_have_offsets_given_again(self, folder: Folder) -> None:
+    @pytest.mark.parametrize("offset", [pack_u64(1) + b"\0", pack_u64((1 << 63) - 1)])
+    def test_no_offset_is_given_again_or_behind_all_that_clients_know(
+        self, folder: Folder, offset: bytes
+    ) -> None:
         store = folder.open()
         for message_id in (b"a", b"b"):
             send(store, Sample(message_id))
         store.commit()
-        key = queue_prefix(TOPIC, 0) + pack_u64(1) + b"\0"
+        key = queue_prefix(TOPIC, 0) + offset
         store = folder.damage("queues", key, b"")
         with pytest.raises(StorageError, match="queue 0 of topic orders cannot be read"):
             store.queue(TOPIC, 0)

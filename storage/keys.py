@@ -211,6 +211,11 @@ def split_timer_key(key: bytes) -> tuple[int, bytes, int, bytes]:
     )
 
 
+def time_of(key: bytes) -> int:
+    """Return the time that a key begins with, epoch ms. A damaged key that is shorter has the time of its place."""
+    return int.from_bytes(key[:8].ljust(8, b"\0"))
+
+
 def timer_topic(key: bytes) -> bytes:
     """Return the topic from a pending message's key."""
     return key[8 : key.index(0, 8)]
@@ -315,4 +320,4 @@ def planned_key(next_ms: int, key: bytes) -> bytes:
 
 def split_planned_key(key: bytes) -> tuple[int, bytes]:
     """Return next ms, and the key of the recurring message."""
-    return int.from_bytes(key[:8]), key[8:]
+    return time_of(key), key[8:]

@@ -47,6 +47,7 @@ from storage.keys import (
     queue_prefix,
     split_timer_key,
     term,
+    time_of,
 )
 from storage.logged import LoggedTransaction
 from storage.parts import Cutter, join
@@ -725,7 +726,7 @@ class Store:
     def next_due(self) -> int | None:
         """Return when the earliest timed message is due, in epoch ms. Messages of the open batch count."""
         earliest = self.first_timer(self.reader().cursor(db=self.tables.timers))
-        return int.from_bytes(earliest[:8]) if earliest else None
+        return time_of(earliest) if earliest else None
 
     def count_queues(self, topic: bytes) -> int:
         """See `count_queues`."""

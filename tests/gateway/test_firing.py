@@ -9,6 +9,7 @@ import pytest
 from gateway import firing
 from gateway.wire.codes import RequestCode, ResponseCode
 from storage import fire_due
+from tests.gateway.faults import damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 
 HOUR_MS = 3_600_000
@@ -96,6 +97,16 @@ class TestWakeUp:
         assert client.pull() == []
         gateway.advance(1)
         assert bodies(client.pull()) == ["0"]
+
+    @pytest.mark.parametrize("table", ["timers", "planned"])
+    def test_is_not_for_a_key_that_was_cut(self, gateway: MemoryGateway, table: str) -> None:
+        """Its few bytes are a time long ago, but it is behind all that is due: each step was followed by another."""
+        with damaged_row(gateway, table, b"\0\0\2", lambda _: b""):
+            gateway.advance(1_000)
+            client = gateway.connect()
+            send_all(client, [100])
+            gateway.advance(100)
+            assert bodies(client.pull()) == ["0"]
 
     def test_nothing_is_written_while_nothing_happens(self, gateway: MemoryGateway) -> None:
         gateway.advance(11_000)

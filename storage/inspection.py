@@ -147,9 +147,8 @@ class Inspection:
         environment = self._environment
         if progress is not None:
             progress("pages", environment.lmdb.info()["last_pgno"] + 1)
-        long = sum(txn.stat(table)["overflow_pages"] for table in environment.tables)
         with (environment.path / DATA_FILE).open("rb") as file:
-            return find_wrong_page(file.fileno(), newest_state(file.fileno()), long)
+            return find_wrong_page(file.fileno(), newest_state(file.fileno()))
 
     def _misshapen(self, txn: lmdb.Transaction, progress: Progress | None) -> list[str]:
         tables = self._environment.tables

@@ -30,7 +30,6 @@ META_PAGES: Final = 2
 DATABASE_SIZE: Final = 48
 _FREE_ROOT_AT: Final = DATABASE_SIZE - 8
 _MAIN_ROOT_AT: Final = 2 * DATABASE_SIZE - 8
-_FREE_LONG_PAGES_AT: Final = 24
 NO_PAGE: Final = (1 << 64) - 1
 """The root of an empty database."""
 _HEADER_SIZE: Final = 16
@@ -92,12 +91,6 @@ def main_root_of(state: bytes) -> int | None:
     """Return the root page of the main database; None when it has none."""
     number: int = _ROOT.unpack_from(state, _MAIN_ROOT_AT)[0]
     return None if number == NO_PAGE else number
-
-
-def free_long_pages_of(state: bytes) -> int:
-    """Return how many pages the long values of the database of free pages have."""
-    number: int = _ROOT.unpack_from(state, _FREE_LONG_PAGES_AT)[0]
-    return number
 
 
 def end_of(state: bytes) -> int:

@@ -21,7 +21,6 @@ from storage.meta_pages import (
     DATABASE_SIZE,
     META_PAGES,
     NO_PAGE,
-    free_long_pages_of,
     free_root_of,
     last_page_of,
     main_root_of,
@@ -33,6 +32,7 @@ _NODE: Final = Struct("=HHHH")
 _OFFSET: Final = Struct("=H")
 _NUMBER: Final = Struct("=Q")
 _BRANCH: Final = 1
+_LONG: Final = 4
 _LONG_VALUE: Final = 1
 _DATABASE: Final = 2
 
@@ -54,7 +54,7 @@ def are_free(file: int, state: bytes, first: int) -> bool:
     return len(found) == max(end - first, 0)
 
 
-def find_wrong_page(file: int, state: bytes, long: int) -> str | None:
+def find_wrong_page(file: int, state: bytes) -> str | None:
     """Return what is wrong with a state's pages, as a sentence; None if nothing is.
 
     Each page in use has its own number, and each other page is in the list of free pages.
@@ -63,7 +63,6 @@ def find_wrong_page(file: int, state: bytes, long: int) -> str | None:
     next transactions overwrite what is stored.
 
     :param file: LMDB's file, open.
-    :param long: how many pages have long values, but for those of the list itself.
     """
     pages = last_page_of(state) + 1
     free = 0
@@ -72,7 +71,9 @@ def find_wrong_page(file: int, state: bytes, long: int) -> str | None:
         named[:META_PAGES] = b"\1" * META_PAGES
         for page in _all_trees(file, state):
             named[_number(page)] = True
-        used = sum(named) + long + free_long_pages_of(state)
+            for first, count in _long_values(file, state, page):
+                named[first : first + count] = b"\1" * count
+        used = sum(named)
         for numbers in _free_pages(file, state):
             for number in numbers:
                 if number >= pages or named[number]:
@@ -110,6 +111,27 @@ def _free_pages(file: int, state: bytes) -> Iterator[list[int]]:
                 yield _numbers(page, value)
 
 
+def _long_values(file: int, state: bytes, page: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the first page of each long value that a page of a tree has, and of how many pages it is.
+
+    :raises ValueError: when that page is another one.
+    """
+    if _is_branch(page):
+        return
+    page_size, pages = page_size_of(state), last_page_of(state) + 1
+    for low, middle, flags, value in _nodes(page):
+        if flags & _LONG_VALUE:
+            (first,) = _NUMBER.unpack_from(page, value)
+            begin = os.pread(file, _PAGE.size, first * page_size)
+            number, _, kind, low_count, high_count = _PAGE.unpack(begin)
+            count = low_count | high_count << 16
+            # Where a value was replaced by a shorter one, it may have more pages than it needs.
+            least = -(-(_PAGE.size + (low | middle << 16)) // page_size)
+            if number != first or not kind & _LONG or not least <= count <= pages - first:
+                raise _wrong(first)
+            yield first, count
+
+
 def _tree(file: int, state: bytes, root: int | None) -> Iterator[bytes]:
     """Yield the pages of a database.
 
@@ -122,7 +144,7 @@ def _tree(file: int, state: bytes, root: int | None) -> Iterator[bytes]:
         number = below.pop()
         page = os.pread(file, size, number * size)
         if len(page) != size or _number(page) != number or not left:
-            raise ValueError(f"page {number} is not the one that belongs there")
+            raise _wrong(number)
         left -= 1
         yield page
         if _is_branch(page):
@@ -136,6 +158,10 @@ def _roots(page: bytes) -> Iterator[int]:
             (root,) = _NUMBER.unpack_from(page, value + DATABASE_SIZE - _NUMBER.size)
             if flags & _DATABASE and root != NO_PAGE:
                 yield root
+
+
+def _wrong(number: int) -> ValueError:
+    return ValueError(f"page {number} is not the one that belongs there")
 
 
 def _number(page: bytes) -> int:

@@ -955,6 +955,30 @@ def test_a_page_in_the_place_of_another_one_is_not_repaired(timed: Folder) -> No
     )
 
 
+@pytest.mark.parametrize("lost", [True, False], ids=["zeros", "another"])
+def test_a_page_in_the_place_of_a_long_value_is_not_repaired(tmp_path: Path, lost: bool) -> None:
+    """No backup could be made, and LMDB would free the pages whose number the other page has."""
+    folder = Folder(tmp_path / "data")
+    store = folder.open()
+    definitions = [name * 2_000 for name in (b"one", b"two")]
+    for definition in definitions:
+        put_recurring(store, Recurring(b"orders", definition[:3], 80_000, 0, False, definition))
+    store.commit()
+    folder.close()
+    file = folder.path / "data.mdb"
+    content = file.read_bytes()
+    one, other = (content.index(text) // mmap.PAGESIZE * mmap.PAGESIZE for text in definitions)
+    wrong = bytes(mmap.PAGESIZE) if lost else content[other : other + mmap.PAGESIZE]
+    file.write_bytes(content[:one] + wrong + content[one + mmap.PAGESIZE :])
+    inspection = Inspection(folder.path, READER, NOW_MS)
+    found = inspection.find()
+    inspection.close()
+    fault = f"page {one // mmap.PAGESIZE} is not the one that belongs there"
+    assert found == Findings(
+        [f"the structure of data.mdb is damaged: {fault}"], [], 0, found.faults
+    )
+
+
 def test_a_number_of_a_message_that_was_moved_is_not_used_again(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
 ) -> None:

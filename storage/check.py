@@ -11,6 +11,7 @@ import lmdb
 
 from storage.check_held import check_held
 from storage.environment import Tables
+from storage.errors import way_out
 from storage.keys import (
     ENDS_VALUE,
     HALF_VALUE,
@@ -111,7 +112,7 @@ def check(view: View, progress: Progress | None = None) -> list[str]:
         if view.txn.stat(tables.keys)["entries"] != keys:
             _check_keys(view, faults)
     except lmdb.Error as error:
-        faults.append(f"LMDB cannot read its file: {error}")
+        faults.append(f"LMDB cannot read its file: {error}{way_out(error)}")
     return faults
 
 

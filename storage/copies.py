@@ -42,6 +42,7 @@ from storage.errors import (
     StorageError,
     cannot_read,
     cannot_use,
+    way_out,
 )
 from storage.inbox import recover
 from storage.keys import STAMP, TermsOf, pack_u64, split_timer_key
@@ -94,7 +95,9 @@ def copy_open(environment: lmdb.Environment, target: Path, mode: int = 0o777) ->
         except lmdb.Error as error:
             # The disk of either folder may be full or failing.
             source = environment.path()
-            raise StorageError(f"{source} could not be copied to {target}: {error}") from error
+            raise StorageError(
+                f"{source} could not be copied to {target}: {error}{way_out(error)}"
+            ) from error
         return (unfinished / DATA_FILE).stat().st_size
 
 
@@ -238,7 +241,7 @@ def read_pending(
     damaged = set() if damaged is None else damaged
     with reading(data) as environment:
         tables = open_tables(environment, create=False)
-        with environment.begin() as txn:
+        with environment.begin() as txn, closing(_Records(environment, tables)) as records:
             accepted_lately = sorted(recover(txn, tables, terms_of, damaged=damaged))
             waiting = waiting_timers(txn, tables)
             damaged.update(misplaced(txn, tables))
@@ -248,11 +251,33 @@ def read_pending(
                     continue
                 due_ms, _, sequence, _ = split_timer_key(key)
                 number = pack_u64(sequence)
-                record = read_record(txn, tables, number)
+                record = records.read(number)
                 if record is None:
                     damaged.add(number)
                     continue
                 yield Pending(due_ms, sequence, record)
+
+
+class _Records:
+    """Reads records in a view of its own: one in which LMDB came upon a page that it cannot read is of no more use."""
+
+    def __init__(self, environment: lmdb.Environment, tables: Tables) -> None:
+        self._environment = environment
+        self._tables = tables
+        self._txn = environment.begin()
+
+    def read(self, number: bytes) -> bytes | None:
+        """Return the record of a packed sequence; None when it cannot be read."""
+        try:
+            return read_record(self._txn, self._tables, number)
+        except (lmdb.CorruptedError, lmdb.PageNotFoundError):
+            self._txn.abort()
+            self._txn = self._environment.begin()
+            return None
+
+    def close(self) -> None:
+        """End the view."""
+        self._txn.abort()
 
 
 @contextmanager
@@ -267,10 +292,12 @@ def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
             meta = environment.open_db(b"meta", create=False)
             with environment.begin() as txn:
                 version = format_of(txn, meta)
-        except lmdb.Error as error:
+        except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
             raise DataFolderError(
                 f"{data / DATA_FILE} was not written by Tidegate: {error}"
             ) from error
+        except lmdb.Error as error:
+            raise cannot_use("read", data, error) from error
         if not version:
             raise DataFolderError(
                 f"the format of {data / DATA_FILE} cannot be read: it is damaged, or was not written by Tidegate; "
@@ -289,7 +316,7 @@ def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
         try:
             yield environment
         except lmdb.Error as error:
-            raise StorageError(f"{data} could not be copied: {error}") from error
+            raise cannot_use("read", data, error) from error
         except (ValueError, struct.error) as error:
             raise cannot_read(data, error) from error
 

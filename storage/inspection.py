@@ -17,7 +17,7 @@ from storage.check import Progress, View, check
 from storage.copies import copy_open
 from storage.disk import OF_OWNER, sync
 from storage.environment import ROOM_FACTOR, Environment
-from storage.errors import RestartNeededError, StorageError
+from storage.errors import RestartNeededError, StorageError, way_out
 from storage.evidence import RecordReader
 from storage.inbox import recover
 from storage.inbox_copy import has_copy, is_copy_of
@@ -29,6 +29,9 @@ from storage.shapes import find_misshapen, find_unordered
 
 _REPAIR_ROOM = 64 << 20
 """Bytes that repairs may need even when the file is small."""
+
+_WITHOUT_REPAIR = "back it up to a new folder, or restore a backup and import what can be exported"
+"""What is left to do where a page of LMDB's is wrong."""
 
 
 class Findings(NamedTuple):
@@ -75,10 +78,11 @@ class Inspection:
                 wrong = self._wrong_page(txn, progress)
                 if wrong is not None:
                     # LMDB could crash, and a repair would write to pages that are in use.
-                    return Findings([wrong], [], 0, [wrong])
+                    fault = f"{wrong}: {_WITHOUT_REPAIR}"
+                    return Findings([fault], [], 0, [fault])
                 faults = self._misshapen(txn, progress) or self._check(txn, progress)
         except lmdb.Error as error:
-            faults = [f"LMDB cannot read its file: {error}"]
+            faults = [f"LMDB cannot read its file: {error}{way_out(error)}"]
         if not faults:
             return Findings([], [], 0, [])
         try:

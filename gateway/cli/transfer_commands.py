@@ -162,7 +162,7 @@ def export(data: Path, target: Path, form: str | None) -> None:
         file.flush()
     tell(counted(count, "message"))
     if damaged:
-        tell(f"left out, as they cannot be read: {len(damaged):,}; 'tidegate fsck' names them")
+        tell(f"left out, as they cannot be read: {len(damaged):,}; see 'tidegate fsck'")
         sys.exit(FAULTY)
 
 

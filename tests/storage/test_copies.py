@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import signal
@@ -33,6 +34,7 @@ from storage import (
     restore_changes,
 )
 from storage.copies import alone_in, copy_open
+from storage.keys import pack_u64
 from tests.storage.folder import Folder
 from tests.storage.sample import (
     Sample,
@@ -439,6 +441,50 @@ def test_a_copy_of_an_older_format_can_be_restored(folder: Folder, tmp_path: Pat
     Store(tmp_path / "again", terms_of).close()
     assert list(read_pending(tmp_path / "again", terms_of)) == []
     Store(folder.path, terms_of).close()
+
+
+def lose_pages(data: Path, content: bytes) -> None:
+    """Overwrite the pages that have this content with zeros, as a disk does that loses a write."""
+    file = (data / "data.mdb").read_bytes()
+    pages = (file[at : at + mmap.PAGESIZE] for at in range(0, len(file), mmap.PAGESIZE))
+    kept = (bytes(len(page)) if content in page else page for page in pages)
+    (data / "data.mdb").write_bytes(b"".join(kept))
+
+
+@pytest.mark.parametrize("lost", [b"redo log", b"checks"], ids=["settings", "names of tables"])
+def test_a_folder_that_lmdb_cannot_read_is_told_to_be_damaged(tmp_path: Path, lost: bytes) -> None:
+    """It was told not to be Tidegate's."""
+    folder = Folder(tmp_path / "data")
+    hold_all(folder.open(), [b"a"], 1_000)
+    folder.close()
+    lose_pages(folder.path, lost)
+    told = "cannot read the data folder .*; data.mdb is damaged: restore a backup"
+    with pytest.raises(DataFolderError, match=told):
+        back_up(folder.path, tmp_path / "backup")
+    with pytest.raises(DataFolderError, match=told):
+        list(read_pending(folder.path, terms_of))
+
+
+def test_what_is_on_other_pages_than_a_lost_one_is_read(tmp_path: Path) -> None:
+    """It is all that is left of a damaged folder without a backup: one of it cannot be made."""
+    folder = Folder(tmp_path / "data")
+    store = folder.open(inbox_size=0)
+    ids = numbered(200)
+    for some in (ids[:150], ids[150:]):
+        hold_all(store, some, 1_000)
+    number = pack_u64(50)
+    row = store.settled_reader().get(number, db=store.tables.messages)
+    assert row is not None
+    folder.close()
+    lose_pages(folder.path, number + row)
+    damaged: set[bytes] = set()
+    found = [id_of(one.record) for one in read_pending(folder.path, terms_of, damaged)]
+    assert set(found) < set(ids)
+    assert len(found) + len(damaged) == len(ids)
+    assert 1 < len(damaged) < 100
+    told = "could not be copied .*; data.mdb is damaged: restore a backup"
+    with pytest.raises(StorageError, match=told):
+        back_up(folder.path, tmp_path / "backup")
 
 
 def test_pending_are_read_in_the_order_of_their_times(folder: Folder) -> None:

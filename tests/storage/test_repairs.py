@@ -941,6 +941,14 @@ def test_a_list_of_free_pages_that_is_wrong_is_no_sound_folder(
     assert fault in told
 
 
+def not_its_own(place: int) -> str:
+    """The fault of a page that begins at a place in the file."""
+    return (
+        f"the structure of data.mdb is damaged: page {place // mmap.PAGESIZE} is not the one that belongs there: "
+        "back it up to a new folder, or restore a backup and import what can be exported"
+    )
+
+
 def test_a_page_in_the_place_of_another_one_is_not_repaired(timed: Folder) -> None:
     """As when a disk has written it to a wrong place. LMDB would free the page whose number it has, which is in use."""
     (timers, *_), (ids, *_) = pages_of(timed.path, "timers"), pages_of(timed.path, "ids")
@@ -949,10 +957,7 @@ def test_a_page_in_the_place_of_another_one_is_not_repaired(timed: Folder) -> No
     inspection = Inspection(timed.path, READER, NOW_MS)
     found = inspection.find()
     inspection.close()
-    fault = f"page {timers // mmap.PAGESIZE} is not the one that belongs there"
-    assert found == Findings(
-        [f"the structure of data.mdb is damaged: {fault}"], [], 0, found.faults
-    )
+    assert found == Findings([not_its_own(timers)], [], 0, found.faults)
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["zeros", "another"])
@@ -973,10 +978,7 @@ def test_a_page_in_the_place_of_a_long_value_is_not_repaired(tmp_path: Path, los
     inspection = Inspection(folder.path, READER, NOW_MS)
     found = inspection.find()
     inspection.close()
-    fault = f"page {one // mmap.PAGESIZE} is not the one that belongs there"
-    assert found == Findings(
-        [f"the structure of data.mdb is damaged: {fault}"], [], 0, found.faults
-    )
+    assert found == Findings([not_its_own(one)], [], 0, found.faults)
 
 
 def test_a_number_of_a_message_that_was_moved_is_not_used_again(

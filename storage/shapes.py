@@ -200,6 +200,10 @@ def is_planned(key: bytes, value: bytes) -> bool:
     return key[:1] < b"\x80" and _is_recurring(key[_LONG:], value) and not value
 
 
+def _has_name(key: bytes, value: bytes) -> bool:
+    return is_name(key)
+
+
 def is_meta(key: bytes, value: bytes) -> bool:
     """Whether a key and value can be a row of `meta`."""
     return key not in (MARK, NEXT_SEQUENCE) or (
@@ -229,6 +233,8 @@ _SHAPES: Final[dict[str, IsShaped]] = {
     "recurrences": is_recurrence,
     "planned": is_planned,
     "offsets": is_progress,
+    "topics": _has_name,
+    "groups": _has_name,
     "meta": is_meta,
 }
 """The check for each table, by the table's name."""

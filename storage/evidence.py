@@ -40,13 +40,13 @@ class RecordReader(NamedTuple):
     :param due_of: the due time that a message asked for, epoch ms; 0 if it has none. A rescheduled message fires at
         another time.
     :param is_half: whether a record is a waiting half message of a transaction.
-    :param are_settings: whether a row of a table, `topics` or `groups`, can be read, by its key and value.
+    :param is_readable: whether a row of a table, `topics`, `groups` or `recurring`, can be read, by its key and value.
     """
 
     terms_of: TermsOf
     due_of: Callable[[bytes], int]
     is_half: Callable[[bytes], bool]
-    are_settings: Callable[[str, bytes, bytes], bool]
+    is_readable: Callable[[str, bytes, bytes], bool]
 
 
 class Fate(Enum):

@@ -33,6 +33,14 @@ _REPAIR_ROOM = 64 << 20
 _WITHOUT_REPAIR = "back it up to a new folder, or restore a backup and import what can be exported"
 """What is left to do where a page of LMDB's is wrong."""
 
+_SETTINGS = "the settings cannot be read, and the default ones hold: set them again"
+_SET_AGAIN = {
+    "topics": _SETTINGS,
+    "groups": _SETTINGS,
+    "recurring": "its definition cannot be read, and it does not fire: set it again",
+}
+"""The fault of a row whose value cannot be read, by the tables with values that only the caller can read."""
+
 
 class Findings(NamedTuple):
     """`faults` are the faults of a folder, one sentence each. `repairs` are the first repairs, as sentences; `made`
@@ -164,21 +172,20 @@ class Inspection:
             for table, key, _ in find_misshapen(txn, tables)
         ]
 
-    def _unreadable_settings(self, txn: lmdb.Transaction) -> list[str]:
-        """Return the settings that only an operator can restore."""
-        tables = self._environment.tables
+    def _to_be_set_again(self, txn: lmdb.Transaction) -> list[str]:
+        """Return the faults of settings and definitions, which only an operator can restore."""
         return [
-            f"{name} {key!r}: the settings cannot be read, and the default ones hold: set them again"
-            for name, table in (("topics", tables.topics), ("groups", tables.groups))
-            for key, value in txn.cursor(db=table)
-            if not self._reader.are_settings(name, key, value)
+            f"{name} {key!r}: {fault}"
+            for name, fault in _SET_AGAIN.items()
+            for key, value in txn.cursor(db=getattr(self._environment.tables, name))
+            if not self._reader.is_readable(name, key, value)
         ]
 
     def _check(self, txn: lmdb.Transaction, progress: Progress | None) -> list[str]:
         tables = self._environment.tables
         inbox = list(recover(txn, tables, self._reader.terms_of))
         faults = check(View(txn, tables, self._reader.terms_of, inbox), progress)
-        faults += self._unreadable_settings(txn)
+        faults += self._to_be_set_again(txn)
         if has_copy(txn, tables) and not is_copy_of(txn, tables, inbox):
             faults.append("the timers that the last stop saved do not match the messages")
         return faults

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.intake import terms_of
+from gateway.recurring.definitions import definition_of
 from gateway.settings.config import Config
 from gateway.topics import HALF_TOPIC, are_settings
 from gateway.wire import properties as names
 from gateway.wire.messages import decode_message
 from gateway.wire.properties import find
-from storage import RecordReader
+from storage import RecordReader, Recurring
 
 
 def due_of(record: bytes) -> int:
@@ -35,7 +36,14 @@ def is_half(record: bytes) -> bool:
     return decode_message(record).topic == HALF_TOPIC
 
 
+def is_readable(table: str, key: bytes, value: bytes) -> bool:
+    """Whether settings of a topic or a group, or a recurring message, can be read."""
+    if table == "recurring":
+        return definition_of(Recurring(b"", key, 0, 0, False, value)) is not None
+    return are_settings(table, key, value)
+
+
 _LEVELS_MS: Final = Config().delay_level_ms
 
-READER: Final = RecordReader(terms_of, due_of, is_half, are_settings)
+READER: Final = RecordReader(terms_of, due_of, is_half, is_readable)
 """The functions by which `storage.Inspection` reads records."""

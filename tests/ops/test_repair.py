@@ -282,3 +282,25 @@ def test_settings_that_cannot_be_read_are_named_and_not_guessed(
     create_topic(gateway.connect(), "orders", 4)
     gateway.stop()
     assert tidegate("fsck", "--data", gateway.data).returncode == 0
+
+
+def test_a_recurring_message_that_cannot_be_read_is_named(gateway: MemoryGateway) -> None:
+    """It is paused once it is due, and fires no more."""
+    recurring = {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "nightly"}
+    assert gateway.connect().send_message("orders", "tick", recurring).code == 0
+    gateway.stop()
+    assert run("--data", gateway.data).exit_code == 0
+    change_table(
+        gateway.data,
+        "recurring",
+        lambda txn, database: txn.put(b"orders\0nightly", b"{", db=database),
+    )
+    done = run("--data", gateway.data)
+    assert done.exit_code == 4
+    assert done.stdout.splitlines()[0] == (
+        "recurring b'orders\\x00nightly': its definition cannot be read, and it does not fire: set it again"
+    )
+    gateway.start()
+    assert gateway.connect().send_message("orders", "tick", recurring).code == 0
+    gateway.stop()
+    assert run("--data", gateway.data).exit_code == 0

@@ -315,6 +315,8 @@ def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
             )
         try:
             yield environment
+        except lmdb.ReadersFullError as error:
+            raise too_many_readers(data) from error
         except lmdb.Error as error:
             raise cannot_use("read", data, error) from error
         except (ValueError, struct.error) as error:

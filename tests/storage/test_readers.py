@@ -49,7 +49,9 @@ def test_one_view_too_many_is_refused_and_nothing_else_harmed(folder: Folder) ->
     assert pending_ids(store) == [b"a", b"b"]
 
 
-def test_a_reader_beside_the_gateway_is_told(folder: Folder) -> None:
+@pytest.mark.parametrize("others", [MAX_READERS - 2, MAX_READERS])
+def test_a_reader_beside_the_gateway_is_told(folder: Folder, others: int) -> None:
+    """An export has two views, and one place is that of a reader that died."""
     store = folder.open()
     store.commit()
     die_reading(folder.path, 1)
@@ -60,7 +62,7 @@ def test_a_reader_beside_the_gateway_is_told(folder: Folder) -> None:
         "except StorageError as error: print(error)"
     )
     with ExitStack() as views:
-        for _ in range(MAX_READERS):
+        for _ in range(others):
             views.enter_context(store.environment.view())
         said = subprocess.run(
             [sys.executable, "-c", script, folder.path], capture_output=True, text=True, check=True

@@ -31,7 +31,7 @@ class Comparing(Consumers, Pops, Recurrences):
     def __init__(self) -> None:
         super().__init__()
         self.expirable: dict[tuple[int, bool], int] = {}
-        """Since when each message may be removed, in ms of the reactor, by sequence and whether its topic is deleted."""
+        """Since when each may be removed, in ms of the reactor, by its sequence and whether its topic is deleted."""
 
     @invariant()
     def compare(self) -> None:

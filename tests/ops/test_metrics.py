@@ -367,6 +367,15 @@ def test_the_dashboard_tells_lines_of_several_gateways_apart() -> None:
     assert [legend for legend in each if not re.match(r"{{(node_id|instance)}} ", legend)] == []
 
 
+def test_the_documented_scrapes_are_close_enough_for_the_alerts() -> None:
+    """A rate needs two scrapes in its range, and should have four: one may be missed."""
+    text = (ROOT / "docs/monitoring.md").read_text()
+    (interval,) = re.findall(r"scrape_interval: (\d+)s", text)
+    minutes = [int(range_) for range_ in re.findall(r"\[(\d+)m\][`) ]", text)]
+    assert len(minutes) > 2
+    assert min(minutes) * 60 >= 4 * int(interval)
+
+
 def test_a_topic_with_a_limit_counts_refusals_from_0(gateway: MemoryGateway) -> None:
     """Prometheus sees no increase to the first value of a row that was not there before."""
     client = gateway.connect()

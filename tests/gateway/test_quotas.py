@@ -34,6 +34,19 @@ def test_topics_without_limits_share_that_they_have_none(
     assert topics.need("A").limits is topics.need("B").limits == Limits()
 
 
+def test_messages_that_only_change_something_are_not_counted(client: MemoryClient) -> None:
+    ok(hold(client, message_id="A"))
+    limit(client, "+max.held.messages=1", "+max.held.bytes=1", "+max.send.rate=1", "+max.delay=1h")
+    assert hold(client).code == ResponseCode.SYSTEM_ERROR
+    ok(client.send_message())
+    assert client.send_message().code == ResponseCode.SYSTEM_BUSY
+    ok(client.send_message(TIDEGATE_NAME="report", TIDEGATE_EVERY="2h"))
+    ok(client.send_message(TIDEGATE_RESCHEDULE="A", TIMER_DELAY_SEC="90"))
+    too_far = client.send_message(TIDEGATE_RESCHEDULE="A", TIMER_DELAY_SEC="7200")
+    assert too_far.code == ResponseCode.MESSAGE_ILLEGAL
+    ok(client.send_message(TIMER_DEL_UNIQKEY="orders+A", TIMER_DELAY_SEC="1"))
+
+
 class TestHeldMessages:
     def test_one_too_many_is_refused(self, client: MemoryClient) -> None:
         limit(client, "+max.held.messages=2")

@@ -8,7 +8,7 @@ from threading import Event
 
 from rocketmq.client import ConsumeStatus, Message, Producer, PushConsumer
 
-from gateway.client import RemotingClient
+from gateway.client import RemotingClient, successful
 from gateway.wire.codes import RequestCode
 
 gateway = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"
@@ -34,19 +34,22 @@ def on_message(message) -> ConsumeStatus:
 producer = Producer("orders")
 producer.set_name_server_address(gateway)
 producer.start()
-unpaid = producer.send_sync(close_order("order-1"))
-producer.send_sync(close_order("order-2"))
+try:
+    unpaid = producer.send_sync(close_order("order-1"))
+    producer.send_sync(close_order("order-2"))
 
-# This client cannot recall, so abort by topic and key, as `tidegate abort` does.
-host, port = gateway.split(":")
-with RemotingClient(host, int(port)) as tidegate:
-    tidegate.ask(RequestCode.ABORT_TIMERS, {"topic": "close-order", "key": "order-2"})
-print("order-2 is paid: its close is taken back", flush=True)
+    # This client cannot recall, so abort by topic and key, as `tidegate abort` does.
+    host, port = gateway.split(":")
+    with RemotingClient(host, int(port)) as tidegate:
+        paid = {"topic": "close-order", "key": "order-2"}
+        successful(tidegate.ask(RequestCode.ABORT_TIMERS, paid))
+    print("order-2 is paid: its close is taken back", flush=True)
 
-consumer = PushConsumer("order-closer")
-consumer.set_name_server_address(gateway)
-consumer.subscribe("close-order", on_message)
-consumer.start()
-closed.wait(60)
-consumer.shutdown()
-producer.shutdown()
+    consumer = PushConsumer("order-closer")
+    consumer.set_name_server_address(gateway)
+    consumer.subscribe("close-order", on_message)
+    consumer.start()
+    closed.wait(60)
+    consumer.shutdown()
+finally:
+    producer.shutdown()  # its threads keep Python running, even after an error

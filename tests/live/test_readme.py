@@ -59,6 +59,13 @@ def test_the_python_example(own_gateway: GatewayProcess) -> None:
         )  # the example waited for its own message
 
 
+@pytest.mark.skipif(not has_cpp_client(), reason="no C++ client library for this kind of machine")
+def test_the_python_example_ends_after_an_error(own_gateway: GatewayProcess) -> None:
+    """Here of the abort: the client takes two addresses, but the abort is for one."""
+    addresses = f"{own_gateway.address};{own_gateway.address}"
+    output_of(*RUN, "run-python", "examples/order_timeout.py", addresses, status=1)
+
+
 def test_pending_and_abort(own_gateway: GatewayProcess) -> None:
     with own_gateway.client() as client:
         for number in range(25):

@@ -30,7 +30,7 @@ class Recorder:
         self._routes = routes
         self._path = file
         self._started = threading.Event()
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run)
@@ -40,7 +40,6 @@ class Recorder:
         self._started.wait()
         if self._failure is not None:
             self._end()
-            raise self._failure
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,8 +49,18 @@ class Recorder:
     def _end(self) -> None:
         self._thread.join()
         self._loop.close()
+        if self._failure is not None:
+            raise self._failure
 
     def _run(self) -> None:
+        try:
+            self._record()
+        except Exception as failure:  # noqa: BLE001  raised in the thread that uses the recorder
+            self._failure = failure
+        finally:
+            self._started.set()
+
+    def _record(self) -> None:
         folder = Path(tempfile.mkdtemp(prefix=f".{self._path.name}-", dir=self._path.parent))
         try:
             with _Watched(folder, self.questions) as writer:
@@ -60,7 +69,6 @@ class Recorder:
             file.replace(self._path)
         finally:
             shutil.rmtree(folder)
-            self._started.set()
 
     async def _serve(self, proxy: Proxy) -> None:
         try:
@@ -68,8 +76,6 @@ class Recorder:
                 await proxy.listen(route)
             self._started.set()
             await self._stop.wait()
-        except OSError as failure:
-            self._failure = failure
         finally:
             await proxy.close()
 

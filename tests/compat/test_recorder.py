@@ -124,6 +124,24 @@ def test_a_port_in_use_is_an_error(tmp_path: Path, echo: Echo) -> None:
         pass
 
 
+def test_a_file_that_cannot_be_made_is_an_error(tmp_path: Path, echo: Echo) -> None:
+    here = ("127.0.0.1", free_port())
+    with (
+        pytest.raises(FileNotFoundError),
+        Recorder(tmp_path / "none" / "capture", [Route("echo", here, echo.address)]),
+    ):
+        pass
+
+
+def test_a_file_that_cannot_be_completed_is_an_error(tmp_path: Path, echo: Echo) -> None:
+    file = tmp_path / "capture"
+    with (
+        pytest.raises(IsADirectoryError),
+        Recorder(file, [Route("echo", ("127.0.0.1", free_port()), echo.address)]),
+    ):
+        file.mkdir()
+
+
 @pytest.mark.parametrize("missing", [1, 5])
 def test_a_capture_without_its_end_is_told(tmp_path: Path, echo: Echo, missing: int) -> None:
     file = tmp_path / "capture"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +12,11 @@ from typing import Final, NamedTuple
 
 from compat import differences
 from compat.clients.cpp import cpp_driver
-from compat.clients.driver import ClientFailure, Driver, DriverError
+from compat.clients.driver import Driver
 from compat.clients.go import go_driver
 from compat.clients.java import OLD_VERSIONS, VERSIONS, java_driver
 from compat.comparison import RAW, Finding, Spoken, compare, spoken
 from compat.exchanges import Exchange, exchanges, tag
-from compat.java_tools import ToolError
 from compat.peers import Peer
 from compat.scenarios import SCENARIOS, Scenario, Stage
 from compat.scenarios.stage import DASHBOARD
@@ -29,12 +27,6 @@ from gateway.wire.commands import Command
 
 LANES: Final = 4
 """How many scenarios run at a time. They spend most of their time waiting."""
-
-_FAILURES: Final = (
-    *(ClientFailure, DriverError, ToolError),
-    *(OSError, ValueError, LookupError, AssertionError),
-)
-"""Exceptions that end a scenario early and are reported as its failure. TimeoutError is an OSError."""
 
 _OPTIONAL: Final = {
     "cpp": (has_cpp_client, "its library is for Linux on x86-64 with glibc"),
@@ -167,18 +159,16 @@ def perform(
     A run that ended early on either server is tried once more at the end, alone: its waits have time
     limits, and on a machine that is busy with other runs they may not suffice.
     """
-    lane = threading.Semaphore(LANES)
 
     def act(run: Run, pool: ThreadPoolExecutor) -> Performance:
-        with lane:
-            tell(run, False)
-            one, other = (
-                Stage(peer, side, run.client, run.tag, processes) for side, peer in enumerate(peers)
-            )
-            for future in [pool.submit(_act, run, stage) for stage in (one, other)]:
-                future.result()
-            tell(run, True)
-            return Performance(run, (one, other))
+        tell(run, False)
+        one, other = (
+            Stage(peer, side, run.client, run.tag, processes) for side, peer in enumerate(peers)
+        )
+        for future in [pool.submit(_act, run, stage) for stage in (one, other)]:
+            future.result()
+        tell(run, True)
+        return Performance(run, (one, other))
 
     with ThreadPoolExecutor(2 * LANES) as pool, ThreadPoolExecutor(LANES) as lanes:
         together = [run for run in runs if not run.scenario.is_alone]
@@ -200,7 +190,7 @@ def _act(run: Run, stage: Stage) -> None:
             stage.wait_for_answers()
         finally:
             stage.close()
-    except _FAILURES as failure:
+    except Exception as failure:  # noqa: BLE001  whatever a scenario raises is its failure
         said = " ".join(str(failure).split())[:300]
         stage.see(_FAILED, f"{type(failure).__name__}: {said}")
 

@@ -222,6 +222,13 @@ class TestSecondTry:
         assert not outcome.passed
         assert sorted(tags) == [tag(1), tag(1), tag(2), tag(2)]
 
+    def test_bytes_that_nobody_can_read_are_a_failure_too(self) -> None:
+        def act(stage: Stage) -> None:
+            FrameBuffer().feed(b"\xff" * 8)
+
+        (finding,) = self.run(act).findings
+        assert finding.finding.left.startswith("FrameError: ")
+
     def test_a_difference_is_one_at_once(self) -> None:
         outcome = self.run(lambda stage: stage.see("side", stage.side))
         assert (outcome.passed, outcome.before) == (False, ())

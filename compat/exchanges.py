@@ -61,8 +61,8 @@ def _paired(owner: str, frames: Iterable[tuple[Kind, bytes]]) -> Iterator[Exchan
             request = waiting.pop((asker, command.opaque), None)
             if request is not None:
                 yield Exchange(owner, asker == Kind.FROM_SERVER, request, command)
-        elif command.is_oneway or kind == Kind.FROM_SERVER:
-            # Of a server's requests only relayed ones are answered, and those answers are the client's.
+        elif kind == Kind.FROM_SERVER:
+            # Only relayed ones are answered, and those answers are the client's.
             yield Exchange(owner, kind == Kind.FROM_SERVER, command, None)
         else:
             waiting[kind, command.opaque] = command

@@ -122,6 +122,14 @@ class RawClient:
             return False
         return True
 
+    def is_quiet(self) -> bool:
+        """Whether nothing has come that was not waited for, and nothing comes within half a second."""
+        try:
+            self._wait(lambda command: True, 0.5)
+        except TimeoutError:
+            return True
+        return False
+
     def send(
         self, topic: str, body: bytes = b"-", *, code: int = RequestCode.SEND_MESSAGE_V2, **ext: str
     ) -> Command:

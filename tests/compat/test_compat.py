@@ -20,7 +20,7 @@ from compat.report_docs import CLIENTS, DIFFERENCES_FILE, TABLES_FILE, tables
 from compat.runner import Outcome
 from compat.scenarios import SCENARIOS, Scenario, Stage
 from compat.toolchain.go import installed_go
-from gateway.wire.codes import RequestCode
+from gateway.wire.codes import CommandFlag, RequestCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
 from gateway.wire.frames import FrameBuffer
 from recording.format import Kind
@@ -116,6 +116,7 @@ class TestComparison:
 
 class TestExchanges:
     def test_answers_are_paired_by_connection_and_number(self, tmp_path: Path) -> None:
+        """Also one to a request that must not be answered."""
         file = tmp_path / "capture"
         name = tag(3)
         frames = [
@@ -124,6 +125,9 @@ class TestExchanges:
             (2, Kind.FROM_SERVER, encode_response(1, 17)),
             (1, Kind.FROM_SERVER, encode_command(40, 9, flag=2, ext={"consumerGroup": name})),
             (1, Kind.FROM_SERVER, encode_response(1, 0)),
+            (2, Kind.FROM_CLIENT, encode_command(33, 2, flag=CommandFlag.ONEWAY)),
+            (2, Kind.FROM_CLIENT, encode_command(34, 3, flag=CommandFlag.ONEWAY)),
+            (2, Kind.FROM_SERVER, encode_response(3, 0)),
             (3, Kind.FROM_CLIENT, encode_command(32, 1, ext={"topic": "nobody's"})),
             (1, Kind.FROM_CLIENT, struct.pack(">II", 5, 1) + b"{"),
         ]
@@ -140,6 +144,8 @@ class TestExchanges:
             (name, True, 40, None),
             (name, False, 30, 0),
             (name, False, 31, 17),
+            (name, False, 34, 0),
+            (name, False, 33, None),
         ]
 
 

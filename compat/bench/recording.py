@@ -61,7 +61,10 @@ async def _ask_many(address: Address) -> None:
         while sent < _REQUESTS and sent - answered < _IN_FLIGHT:
             sent += 1
             writer.write(encode_command(RequestCode.HEART_BEAT, sent, body=body))
-        answered += len(frames.feed(await reader.read(1 << 20)))
+        data = await reader.read(1 << 20)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        answered += len(frames.feed(data))
     writer.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import math
 import os
@@ -26,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from compat.bench import campaign, report, results, scenarios, systems, waiting
+from compat.bench import campaign, recording, report, results, scenarios, systems, waiting
 from compat.bench.command import bench, choose
 from compat.bench.figures import CPU, FIGURES, RATE, Goal, goals
 from compat.bench.holding import FillError
@@ -549,6 +550,19 @@ def test_a_wall_clock_that_was_set_is_pointed_out(step_ms: float, told: bool) ->
 def test_what_keeps_nothing_stands_behind_the_ratio_of_the_others() -> None:
     text = shown(run(outcome(), outcome(system="rocketmq", rate=3_000), outcome(system="answers")))
     assert cells(text, "sends per s") == ["9,000", "3,000", "9,000", "3.00", "≥ 2x", "yes"]
+
+
+# --- the cost of recording ---
+
+
+def test_a_server_that_says_no_more_ends_the_measurement() -> None:
+    async def measure() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.write_eof(), "127.0.0.1", 0)
+        async with server:
+            await recording._ask_many(server.sockets[0].getsockname())
+
+    with pytest.raises(ConnectionError):
+        asyncio.run(measure())
 
 
 # --- plots ---

@@ -127,8 +127,12 @@ def a_poller(stage: Stage) -> None:
     client.send(topic, b"one", tags="red")
     poller = client.poller(topic, stage.topic("g"))
     messages: list[Received] = []
-    while not messages:
-        messages = poller.poll()
+
+    def has_polled() -> bool:
+        messages.extend(poller.poll())
+        return bool(messages)
+
+    until(has_polled, "the message")
     stage.see("arrived", arrived(messages))
 
 

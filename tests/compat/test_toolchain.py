@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from compat.toolchain.cpp import without_crash
 from compat.toolchain.folder import ToolchainError, install, make_folder
 from compat.toolchain.go import go_client, has_go_client, installed_go
 from compat.toolchain.jars import ROOTS, Jar, locked_jars
-from compat.toolchain.java import installed_java, java, java_version
+from compat.toolchain.java import installed_java, java, java_version, light_java
 
 
 @pytest.fixture
@@ -69,6 +70,15 @@ def test_a_java_that_is_too_old_for_spark_is_passed_over(
     monkeypatch.setenv("JAVA_HOME", str(home.parent.parent))
     monkeypatch.setenv("PATH", f"{path.parent}:/bin")
     assert java.__wrapped__(17) == path
+
+
+def test_the_runtime_itself_says_nothing_on_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There it would be among the answers of a program."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xlog:os=info")
+    done = subprocess.run([*light_java(tmp_path), "-version"], capture_output=True, check=True)
+    assert done.stdout == b""
 
 
 @pytest.mark.parametrize("name", ROOTS)

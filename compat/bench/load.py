@@ -142,10 +142,9 @@ def _watch(
     event = next(events, {})
     if event.get("event") != "ready":
         raise _CutOffError
-    before, client_before = usage(system.pid), _usage_of_load(process)
-    written_before = _written(system.folder)
+    written_before, held_before = _written(system.folder), held_bytes(system.folder)
     clock = _WallClock()
-    held_before = held_bytes(system.folder)
+    before, client_before = usage(system.pid), _usage_of_load(process)
     process.stdin.write(b"go\n")
     process.stdin.flush()
 

@@ -907,6 +907,23 @@ def test_a_load_that_is_done_waits_until_its_usage_has_been_read(
 
 
 @pytest.mark.live
+def test_what_the_server_uses_is_counted_from_after_the_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sync takes as long as the warm-up has left pages, and the server's idle threads run on meanwhile."""
+    done: list[str] = []
+
+    def note_usage(pid: int) -> Usage:
+        done.append("usage")
+        return usage(pid)
+
+    monkeypatch.setattr(os, "sync", lambda: done.append("sync"))
+    monkeypatch.setattr("compat.bench.load.usage", note_usage)
+    campaign.run_step(campaign.Step(TINY, "tidegate"), tmp_path, lambda _: None)
+    assert done[:2] == ["sync", "usage"]
+
+
+@pytest.mark.live
 def test_a_gateway_that_dies_under_load_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,9 +27,12 @@ def members_of_a_group(stage: Stage) -> None:
     stage.ask("second", two, RequestCode.HEART_BEAT, body=heartbeat("two", group, topic))
     told = one.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
     stage.see("told", told.ext())
+    stage.see("told too", two.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED).ext())
     named(one, stage, "both", RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
     leave = {"clientID": "two", "consumerGroup": group}
     stage.ask("leave", two, RequestCode.UNREGISTER_CLIENT, leave)
+    told = one.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
+    stage.see("told that one left", told.ext())
     named(one, stage, "one left", RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
 
 

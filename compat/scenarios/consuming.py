@@ -217,10 +217,15 @@ def two_share_the_queues(stage: Stage) -> None:
     client = stage.java()
     client.create_topic(topic, 4)
     first, second = client.consume(topic, group), client.consume(topic, group)
-    until(lambda: len(first.assigned(topic)) == len(second.assigned(topic)) == 2, "halves")
+    every = {0, 1, 2, 3}
+
+    def has_halves() -> bool:
+        one, other = first.assigned(topic), second.assigned(topic)
+        return len(one) == len(other) == 2 and one | other == every
+
+    until(has_halves, "halves")
     second.close()
-    until(lambda: len(first.assigned(topic)) == 4, "all queues")
-    stage.see("queues", len(first.assigned(topic)))
+    until(lambda: first.assigned(topic) == every, "all queues")
 
 
 @scenario(*RAW)
@@ -341,12 +346,18 @@ def sent_back(stage: Stage) -> None:
     """What a consumer may and may not send back."""
     topic, group = stage.topic(), stage.topic("g")
     raw = stage.raw()
-    raw.send(topic)
+    sent = raw.send(topic)
     raw.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})  # creates the group
+    place = str(int(sent.ext()["msgId"][16:], 16))
 
     def back(step: str, **ext: str) -> None:
         fields = {"offset": "1", "group": group, "delayLevel": "1", "originTopic": topic, **ext}
         stage.ask(step, raw, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
 
+    back("accepted", offset=place)
+    raw.wait_for(f"%RETRY%{group}", 1)
+    back("for good", offset=place, delayLevel="-1")
+    raw.wait_for(f"%DLQ%{group}", 1)
+    back("to no group", offset=place, group=f"{group}-none")
     back("no such record", offset="99999999999")
     stage.ask("no fields", raw, RequestCode.CONSUMER_SEND_MSG_BACK)

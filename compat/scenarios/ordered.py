@@ -34,6 +34,12 @@ def a_refused_one_holds_the_rest(stage: Stage) -> None:
     stage.see("order", [one.body for one in messages if one.reconsume_times])
 
 
+def lock_body(topic: str, group: str, client: str) -> bytes:
+    """Return the body of a request to lock or unlock a topic's first queue for a client."""
+    queue = {"brokerName": "broker-a", "queueId": 0, "topic": topic}
+    return json.dumps({"consumerGroup": group, "clientId": client, "mqSet": [queue]}).encode()
+
+
 @scenario(*JAVA)
 def the_next_takes_over(stage: Stage) -> None:
     """When an orderly consumer stops, its locks go to the next one."""
@@ -44,6 +50,9 @@ def the_next_takes_over(stage: Stage) -> None:
     client.send(topic, b"1", queue=0)
     first.wait_for(1)
     first.close()
+    raw, body = stage.raw(), lock_body(topic, group, "another")
+    stage.ask("the lock after", raw, RequestCode.LOCK_BATCH_MQ, body=body)
+    raw.ask(RequestCode.UNLOCK_BATCH_MQ, body=body)
     second = client.consume(topic, group, orderly=True)
     client.send(topic, b"2", queue=0)
     # The first message is redelivered if its consumer had not committed it yet.
@@ -57,10 +66,9 @@ def locks(stage: Stage) -> None:
     topic, group = stage.topic(), stage.topic("g")
     raw = stage.raw()
     raw.send(topic)
-    queue = {"brokerName": "broker-a", "queueId": 0, "topic": topic}
 
     def wish(client: str) -> bytes:
-        return json.dumps({"consumerGroup": group, "clientId": client, "mqSet": [queue]}).encode()
+        return lock_body(topic, group, client)
 
     stage.ask("first", raw, RequestCode.LOCK_BATCH_MQ, body=wish("one"))
     stage.ask("again", raw, RequestCode.LOCK_BATCH_MQ, body=wish("one"))

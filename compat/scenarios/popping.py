@@ -71,6 +71,18 @@ def one_at_a_time(stage: Stage) -> None:
     stage.ask("rest", raw, RequestCode.POP_MESSAGE, pop_fields(stage, maxMsgNums="32"))
     too_many = pop_fields(stage, maxMsgNums="33")
     stage.ask("too many", raw, RequestCode.POP_MESSAGE, too_many)
+    raw.send(stage.topic(), b"late")
+    raw.wait_for(stage.topic(), 4)
+    raw.ask(RequestCode.POP_MESSAGE, pop_fields(stage, invisibleTime="1000"))
+    back: list[list[object]] = []
+
+    def is_back() -> bool:
+        popped = decode_messages(raw.ask(RequestCode.POP_MESSAGE, pop_fields(stage)).body)
+        back.extend([message.body, message.reconsume_times] for message in popped)
+        return bool(back)
+
+    until(is_back, "the message whose time is up")
+    stage.see("back", back)
 
 
 @scenario(*RAW)

@@ -24,6 +24,7 @@ def by_its_handle(stage: Stage) -> None:
     stage.attempt("again", lambda: client.recall(topic, handle) == taken.msg_id)
     messages = client.consume(topic, stage.topic("g")).wait_for(1)
     stage.see("arrived", [message.body for message in messages])
+    stage.see("stored", stage.raw().max_offset(topic))  # the recalled one was due before
 
 
 @scenario(*RAW)

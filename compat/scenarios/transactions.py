@@ -6,6 +6,7 @@ from compat.clients.driver import until
 from compat.scenarios.later import arrived
 from compat.scenarios.stage import ABLE, JAVA5, OFFICIAL, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
+from gateway.wire.messages import decode_messages
 
 
 @scenario(*OFFICIAL)
@@ -19,6 +20,9 @@ def decided_at_once(stage: Stage) -> None:
     sender.send(topic, b"committed", "commit", tags="red", keys="k")
     messages = client.consume(topic, stage.topic("g")).wait_for(1)
     stage.see("arrived", arrived(messages))
+    raw = stage.raw()
+    pulled = raw.ask(RequestCode.PULL_MESSAGE, raw.pull_fields(topic))
+    stage.see("stored", sorted({message.body for message in decode_messages(pulled.body)}))
 
 
 @scenario(*ABLE)

@@ -6,7 +6,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -30,6 +32,27 @@ _NEIGHBOURS = (
 """The distances from its port to the other ports on which it listens, with up to two workers."""
 
 _LISTENING = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
+
+
+@contextmanager
+def limited(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kill a process if the block takes too long, which also ends a read of its output."""
+    watchdog = threading.Timer(LIMIT_S, process.kill)
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+
+
+@contextmanager
+def killed(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Kill a process at the end of the block, or if the block takes too long, and close its pipes."""
+    with process, limited(process):
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 class GatewayProcess:
@@ -78,11 +101,17 @@ class GatewayProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().decode()
+        line = self.line()
         listening = _LISTENING.match(line)
         assert listening is not None, f"the gateway did not start: {line}{self.log.read_text()}"
         self.port = int(listening[1])
+
+    def line(self) -> str:
+        """Return the next line that it prints."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with limited(self._process):
+            return self._process.stdout.readline().decode()
 
     @property
     def log(self) -> Path:

@@ -102,9 +102,7 @@ def test_policies_by_address_are_about_the_sender_whoever_passes_a_request_on(
     flags = ("--authentication", "--authorization", "--initial-user-file", str(user))
     several = ("--workers", "2", "--http", "127.0.0.1:0")
     with GatewayProcess(tmp_path / "data", *flags, *several) as gateway:
-        assert gateway._process is not None
-        assert gateway._process.stdout is not None
-        http_port = int(gateway._process.stdout.readline().decode().split("/")[2].split(":")[1])
+        http_port = int(gateway.line().split("/")[2].split(":")[1])
         ports = [gateway.port + WORKER_PORT_DISTANCE * number for number in range(3)]
         topic = {"topic": "orders", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
         topic |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}

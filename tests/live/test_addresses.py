@@ -16,9 +16,9 @@ from compat import children
 from gateway.client import ClientError, RemotingClient, tls_context
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import decode_command, encode_command
-from gateway.wire.frames import FrameBuffer
+from gateway.wire.frames import Frame, FrameBuffer
 from tests.gateway.certificates import Authority
-from tests.live.process import LIMIT_S, GatewayProcess
+from tests.live.process import LIMIT_S, GatewayProcess, killed
 
 pytestmark = pytest.mark.live
 
@@ -41,18 +41,12 @@ def listening(data: Path, listen: str) -> Iterator[int]:
         *(sys.executable, "-m", "gateway", "serve", "--data", str(data)),
         *("--listen", listen, "--advertise", "127.0.0.1"),
     ]
-    process = children.start(command, folder=data.parent, stdout=subprocess.PIPE)
-    try:
+    with killed(children.start(command, folder=data.parent, stdout=subprocess.PIPE)) as process:
         assert process.stdout is not None
         line = process.stdout.readline().decode()
         found = re.match(r"listening on \[(::1?)\]:(\d+), clients are told 127\.0\.0\.1:\2,", line)
         assert found is not None, line
         yield int(found[2])
-    finally:
-        process.kill()
-        process.wait(LIMIT_S)
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
@@ -78,8 +72,11 @@ def test_a_proxy_header(gateway: GatewayProcess, header: bytes) -> None:
     with socket.create_connection(("127.0.0.1", gateway.port), LIMIT_S) as connection:
         for at in range(0, len(request), 9):
             connection.sendall(request[at : at + 9])
-        while not (arrived := frames.feed(connection.recv(1 << 16))):
-            pass
+        arrived: list[Frame] = []
+        while not arrived:
+            data = connection.recv(1 << 16)
+            assert data, "the gateway has closed the connection"
+            arrived = frames.feed(data)
     answer = decode_command(arrived[0])
     assert (answer.opaque, answer.code) == (7, ResponseCode.SUCCESS)
 

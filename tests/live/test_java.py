@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from random import Random
 
 import pytest
@@ -101,9 +102,9 @@ def test_relative_delays(java: JavaClient, topic: str) -> None:
     java.create_topic(topic)
     consumer = java.consume(topic, f"G-{topic}")
     messages = [
+        Outgoing(topic=topic, body=b"past", properties={"TIMER_DELIVER_MS": "1000"}),
         Outgoing(topic=topic, body=b"ms", properties={"TIMER_DELAY_MS": "1300"}),
         Outgoing(topic=topic, body=b"sec", properties={"TIMER_DELAY_SEC": "2"}),
-        Outgoing(topic=topic, body=b"past", properties={"TIMER_DELIVER_MS": "1000"}),
     ]
     if java.version == "5.5.0":
         messages.append(Outgoing(topic=topic, body=b"setDelayTimeMs", delay_time_ms=1_300))
@@ -112,7 +113,7 @@ def test_relative_delays(java: JavaClient, topic: str) -> None:
     all_sent(java.send_all(messages))
     delays = {b"ms": 1_300, b"setDelayTimeMs": 1_300, b"sec": 2_000, b"setDelayTimeSec": 2_000}
     received = consumer.wait_for(len(messages))
-    assert received[0].body == b"past"
+    assert min(received, key=lambda message: message.stored_ms).body == b"past"
     for message in received:
         assert message.received_ms is not None
         assert message.received_ms >= begun + delays.get(message.body or b"", 0)
@@ -177,8 +178,12 @@ def test_pull_consumers(java: JavaClient, topic: str) -> None:
     until(lambda: puller.offset(topic, 0, "committed") == 4, "the commit")
     poller = java.poller(topic, f"L-{topic}")
     polled: list[Received] = []
-    while len(polled) < 5:
-        polled += poller.poll()
+
+    def are_enough() -> bool:
+        polled.extend(poller.poll())
+        return len(polled) >= 5
+
+    until(are_enough, "five messages")
     assert bodies(polled) == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -274,8 +279,10 @@ def test_clients_go_on_after_a_restart(
     until(lambda: _sends(java, topic), "a send after the restart")
     wanted = {b"before", b"due while down", b"due later", b"after"}
     received = consumer.wait_until(lambda found: {one.body for one in found} >= wanted)
-    counts = [message.body for message in received]
-    assert counts.count(b"due while down") == counts.count(b"due later") == 1
+    # A message that was consumed but not yet committed may come again, from the same place.
+    places = {(message.body, message.queue, message.queue_offset) for message in received}
+    counts = Counter(body for body, _, _ in places)
+    assert counts[b"due while down"] == counts[b"due later"] == 1
 
 
 def _sends(java: JavaClient, topic: str) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
-from tests.live.process import LIMIT_S, GatewayProcess
+from tests.live.process import LIMIT_S, GatewayProcess, killed
 from tests.storage.folder import change_table
 
 pytestmark = pytest.mark.live
@@ -175,11 +175,12 @@ def test_few_open_files(tmp_path: Path, kind: str) -> None:
     """The gateway raises its own limit as far as it may. If that is too little, it asks the operator for more."""
     command = [sys.executable, "-m", "gateway", "serve", "--listen", "127.0.0.1:0"]
     limited = f'ulimit -S -n 16 && ulimit {kind} -n 16 && exec "$@"'
-    with subprocess.Popen(
+    started = subprocess.Popen(
         ["sh", "-c", limited, "sh", *command, "--data", str(tmp_path / "data")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    ) as process:
+    )
+    with killed(started) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         if kind == "-S":
@@ -220,7 +221,7 @@ def test_it_serves_where_standard_output_is_on_a_full_disk(tmp_path: Path) -> No
         process = subprocess.Popen(
             [*command, "--data", str(tmp_path / "data")], stdout=full, stderr=subprocess.PIPE
         )
-    with process:
+    with killed(process):
         assert process.stderr is not None
         line = process.stderr.readline()
         assert b"cannot write 'listening on 127.0.0.1:" in line, line
@@ -254,10 +255,11 @@ def test_nothing_takes_the_place_of_a_standard_error_that_is_closed(tmp_path: Pa
     """Its descriptor must not be reused: what is written to standard error would go to a file of the data, or to the
     reactor's own pipe."""
     command = [sys.executable, "-m", "gateway", "serve", "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(
+    started = subprocess.Popen(
         ["sh", "-c", 'exec "$@" 2>&-', "sh", *command, "--data", str(tmp_path / "data")],
         stdout=subprocess.PIPE,
-    ) as process:
+    )
+    with killed(started) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith(b"listening on")
         assert Path(f"/proc/{process.pid}/fd/2").readlink() == Path(os.devnull)

@@ -48,9 +48,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 @pytest.fixture(scope="module")
 def console(gateway: GatewayProcess) -> str:
     """The address of the console of all workers, as the process prints it."""
-    assert gateway._process is not None
-    assert gateway._process.stdout is not None
-    lines = [gateway._process.stdout.readline().decode() for _ in range(2)]
+    lines = [gateway.line() for _ in range(2)]
     found = re.fullmatch(r"console on (https://127\.0\.0\.1:\d+/)\n", lines[1])
     assert found is not None, lines
     return found[1]
@@ -313,9 +311,7 @@ def test_workers_share_the_memory_of_one(own_gateway: GatewayProcess) -> None:
 
 def test_a_worker_that_hangs_does_not_serve(tmp_path: Path) -> None:
     with GatewayProcess(tmp_path / "data", "--workers", "2", "--http", "127.0.0.1:0") as gateway:
-        assert gateway._process is not None
-        assert gateway._process.stdout is not None
-        metrics = gateway._process.stdout.readline().decode().split()[-1]
+        metrics = gateway.line().split()[-1]
 
         def serving() -> list[str]:
             lines = fetch(metrics).splitlines()
@@ -341,9 +337,7 @@ def test_a_worker_that_hangs_does_not_serve(tmp_path: Path) -> None:
 
 def test_no_change_begins_once_a_worker_has_forgotten_its_preview(tmp_path: Path) -> None:
     with GatewayProcess(tmp_path / "data", "--workers", "2", "--http", "127.0.0.1:0") as gateway:
-        assert gateway._process is not None
-        assert gateway._process.stdout is not None
-        http = gateway._process.stdout.readline().decode().split()[-1].removesuffix("/metrics")
+        http = gateway.line().split()[-1].removesuffix("/metrics")
         for number, port in enumerate(workers(gateway).values()):
             hold(port, f"M{number}", FAR_MS + number)
         asked = {"action": "abort", "selection": {"topic": "held"}}
@@ -442,9 +436,7 @@ def test_no_worker_is_stopped_to_ask_for_users_that_there_are_not(tmp_path: Path
 
 def test_a_worker_without_its_folder_is_not_ready_nor_begun_anew(tmp_path: Path) -> None:
     with GatewayProcess(tmp_path / "data", "--workers", "2", "--http", "127.0.0.1:0") as gateway:
-        assert gateway._process is not None
-        assert gateway._process.stdout is not None
-        metrics = gateway._process.stdout.readline().decode().split()[-1]
+        metrics = gateway.line().split()[-1]
 
         def ready() -> str:
             try:

@@ -34,6 +34,7 @@ from spark_jobs.replay import find_target
 from spark_jobs.replaying import MARK_BYTES, Journal, Pacing, Player, Target
 from spark_jobs.rewriting import Rewriter, Rules, new_id
 from spark_jobs.watching import WATCHED, Watcher
+from tests.live.process import killed
 
 NOW_NS = 1_700_000_000_000_000_000
 SEND = int(RequestCode.SEND_MESSAGE_V2)
@@ -679,11 +680,10 @@ def test_after_a_kill_nothing_is_sent_twice(server: Server, tmp_path: Path) -> N
     server.silent_after = 900
     program = f"import sys; from {__name__} import play_many; play_many(*sys.argv[1:])"
     command = [sys.executable, "-c", program, str(server.address[1]), str(tmp_path), str(count)]
-    with subprocess.Popen(command) as process:
+    with killed(subprocess.Popen(command)) as process:
         while len(server.asked) < 100:
             time.sleep(0.001)
             assert process.poll() is None
-        process.kill()
     server.wait_until_ended()
     before = len(server.asked)
     assert before < count

@@ -56,7 +56,10 @@ def of_a_push_consumer(stage: Stage) -> None:
         client.send(topic, b"%d" % size, tags="red", properties={"size": str(size)})
     client.send(topic, b"blue", tags="blue", properties={"size": "2"})
     client.send(topic, b"last", tags="red", properties={"size": "2"})
-    messages = consumer.wait_until(lambda all_: any(one.body == b"last" for one in all_))
+    # With the last one, the pulls of all that come before it have been answered.
+    messages = consumer.wait_until(
+        lambda all_: len(all_) >= 3 and b"last" in {one.body for one in all_}
+    )
     stage.see("arrived", arrived(messages))
 
 

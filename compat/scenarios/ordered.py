@@ -8,6 +8,9 @@ from compat.clients.driver import until
 from compat.scenarios.stage import ABLE, JAVA, OFFICIAL_AND_OLD, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
 
+_GIVEN_BACK_S = 30
+"""In this time a consumer that stops has given back its locks. A lock that is not given back lasts for 60 s."""
+
 
 @scenario(*OFFICIAL_AND_OLD)
 def one_after_the_other(stage: Stage) -> None:
@@ -51,7 +54,11 @@ def the_next_takes_over(stage: Stage) -> None:
     first.wait_for(1)
     first.close()
     raw, body = stage.raw(), lock_body(topic, group, "another")
-    stage.ask("the lock after", raw, RequestCode.LOCK_BATCH_MQ, body=body)
+
+    def is_free() -> bool:
+        return bool(json.loads(raw.ask(RequestCode.LOCK_BATCH_MQ, body=body).body)["lockOKMQSet"])
+
+    until(is_free, "the lock, before it expires", _GIVEN_BACK_S)
     raw.ask(RequestCode.UNLOCK_BATCH_MQ, body=body)
     second = client.consume(topic, group, orderly=True)
     client.send(topic, b"2", queue=0)

@@ -23,17 +23,22 @@ def members_of_a_group(stage: Stage) -> None:
     one, two = stage.raw(), stage.raw()
     one.send(topic)
     named(one, stage, "nobody", RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+
+    def told(step: str, *members: RawClient) -> None:
+        stage.see(
+            step, [one.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED).ext() for one in members]
+        )
+
     stage.ask("first", one, RequestCode.HEART_BEAT, body=heartbeat("one", group, topic))
+    told("told of the first", one)
     stage.ask("second", two, RequestCode.HEART_BEAT, body=heartbeat("two", group, topic))
-    told = one.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
-    stage.see("told", told.ext())
-    stage.see("told too", two.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED).ext())
+    told("told of the second", one, two)
     named(one, stage, "both", RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
     leave = {"clientID": "two", "consumerGroup": group}
     stage.ask("leave", two, RequestCode.UNREGISTER_CLIENT, leave)
-    told = one.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
-    stage.see("told that one left", told.ext())
+    told("told that it left", one)
     named(one, stage, "one left", RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+    stage.see("told no more", [one.is_quiet(), two.is_quiet()])
 
 
 @scenario(*RAW)

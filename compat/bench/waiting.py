@@ -104,7 +104,7 @@ class Load:
         self._filler = os.urandom(max(0, body - 8))
         self._sender = Connection(broker, self._selector)
         self._asked: dict[int, tuple[int, int, float]] = {}
-        self._by_socket: dict[Connection, Consumer] = {}
+        self._consumers: dict[Connection, Consumer] = {}
         self.sent = bytearray()
         self.received = bytearray()
         self.acknowledged = self.received_count = 0
@@ -113,7 +113,7 @@ class Load:
             connection = Connection(broker, self._selector)
             only = tag if consumers > 1 else "*"
             consumer = Consumer(connection, topic, number, only)
-            self._by_socket[connection] = consumer
+            self._consumers[connection] = consumer
             consumer.pull("0")
 
     def send(self, first: int, rate: float, seconds: float, *, tell: bool) -> float:
@@ -158,7 +158,7 @@ class Load:
     def close(self) -> None:
         """Close the connections."""
         self._selector.close()
-        for connection in (self._sender, *self._by_socket):
+        for connection in (self._sender, *self._consumers):
             connection.socket.close()
 
     def _send_one(self, number: int, planned: float) -> None:
@@ -179,7 +179,7 @@ class Load:
                 if connection is self._sender:
                     self._take_answer(answer)
                 else:
-                    self._take_page(self._by_socket[connection], answer)
+                    self._take_page(self._consumers[connection], answer)
 
     def _take_answer(self, answer: Command) -> None:
         if answer.opaque not in self._asked:

@@ -76,6 +76,7 @@ class Consumer:
 
     def __init__(self, connection: Connection, topic: str, number: int, tag: str) -> None:
         self.connection = connection
+        self._offset = "0"
         self._ext = {
             "consumerGroup": f"{_GROUP}-{number}",
             "topic": topic,
@@ -89,9 +90,10 @@ class Consumer:
             "expressionType": "TAG",
         }
 
-    def pull(self, offset: str) -> None:
-        """Pull the messages from an offset on."""
-        self.connection.ask(RequestCode.PULL_MESSAGE, self._ext | {"queueOffset": offset})
+    def pull(self, next_offset: str | None = None) -> None:
+        """Pull from an offset on; without one, as after a refusal, from the same one again."""
+        self._offset = next_offset or self._offset
+        self.connection.ask(RequestCode.PULL_MESSAGE, self._ext | {"queueOffset": self._offset})
 
 
 class Load:
@@ -114,7 +116,7 @@ class Load:
             only = tag if consumers > 1 else "*"
             consumer = Consumer(connection, topic, number, only)
             self._consumers[connection] = consumer
-            consumer.pull("0")
+            consumer.pull()
 
     def send(self, first: int, rate: float, seconds: float, *, tell: bool) -> float:
         """Send at a rate, without waiting for answers. Wait for the last answer and return the seconds taken.
@@ -208,7 +210,7 @@ class Load:
                         number, message.born_ms, now_ms, message.store_ms
                     )
                     self.received_count += 1
-        consumer.pull(answer.ext().get("nextBeginOffset", "0"))
+        consumer.pull(answer.ext().get("nextBeginOffset"))
 
 
 def find_broker(namesrv: str) -> tuple[str, int]:

@@ -823,6 +823,50 @@ def test_filtered_pulls_that_wait_get_every_message_once(tmp_path: Path) -> None
     assert found.firing.min >= 0
 
 
+@contextmanager
+def served(handler: type[socketserver.BaseRequestHandler]) -> Iterator[tuple[str, int]]:
+    """Serve connections with this handler at the address that is returned."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        try:
+            yield "127.0.0.1", server.server_address[1]
+        finally:
+            server.shutdown()
+
+
+def test_a_pull_that_is_refused_is_made_again_at_its_offset() -> None:
+    """From the beginning of the queue, its messages would count as doubled."""
+    offsets: list[str] = []
+    is_enough = threading.Event()
+
+    class Busy(socketserver.BaseRequestHandler):
+        """Moves the first pull to another offset, and refuses the second."""
+
+        def handle(self) -> None:
+            frames = FrameBuffer()
+            while data := self.request.recv(65_536):
+                for command in map(decode_command, frames.feed(data)):
+                    offsets.append(command.ext()["queueOffset"])
+                    if len(offsets) == 1:
+                        code, ext = ResponseCode.PULL_OFFSET_MOVED, {"nextBeginOffset": "7"}
+                    elif len(offsets) == 2:
+                        code, ext = ResponseCode.SYSTEM_BUSY, {}
+                    else:
+                        is_enough.set()
+                        continue
+                    self.request.sendall(encode_response(command.opaque, code, ext=ext))
+
+    with served(Busy) as address:
+        load = waiting.Load(address, "t", 1, 64)
+        deadline = time.monotonic() + 60
+        while not is_enough.is_set():
+            assert time.monotonic() < deadline
+            load.idle(0.01)
+        load.close()
+    assert offsets == ["0", "7", "7"]
+
+
 def test_a_send_that_is_never_answered_is_counted_as_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -838,13 +882,10 @@ def test_a_send_that_is_never_answered_is_counted_as_refused(
                     if command.code == RequestCode.SEND_MESSAGE_V2 and command.opaque % 4:
                         self.request.sendall(encode_response(command.opaque, 0))
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Forgetful) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
-        load = waiting.Load(("127.0.0.1", server.server_address[1]), "t", 1, 64)
+    with served(Forgetful) as address:
+        load = waiting.Load(address, "t", 1, 64)
         load.send(waiting._FIRST_ID, 400, 0.1, tell=False)
         load.close()
-        server.shutdown()
     (tmp_path / "sent.bin").write_bytes(load.sent)
     (tmp_path / "received.bin").write_bytes(load.received)
     ledger = balance(read_sent(tmp_path / "sent.bin"), read_received(tmp_path / "received.bin"))

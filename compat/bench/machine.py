@@ -35,7 +35,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     file_system: str
     """The file system of the folder with the servers' data."""
     load_average: float
-    """Runnable processes in the minute before; over 0.5, other work was using the machine."""
+    """Runnable processes in the minute before; over a quarter of the cores, other work was using the machine."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

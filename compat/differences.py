@@ -203,6 +203,12 @@ DIFFERENCES: Final[Sequence[Difference]] = (
         ("*.reviveQid",),
         ("popping.*",),
     ),
+    Difference(
+        "The answer to a query by key says 0 for when and where the index was last written.",
+        "RocketMQ indexes a message a little after it has answered the sender, and shows how far it is. Here a "
+        "message is found as soon as its send is answered. Clients only hand these figures on.",
+        ("12/0/ext.indexLastUpdate*", "seen/*indexLastUpdate*"),
+    ),
 )
 
 

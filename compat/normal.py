@@ -41,9 +41,10 @@ _KINDS: Final[dict[str, tuple[str, ...]]] = {
             "bootTime",
         ),
         *("consumeTimeStamp", "consumeTimeStampStr", "maxTimeStamp", "maxTimeStampStr"),
-        *("minTimeStamp", "minTimeStampStr", "delayTime", "indexLastUpdateTimestamp"),
-        *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "spentTimeMills"),
+        *("minTimeStamp", "minTimeStampStr", "indexLastUpdateTimestamp"),
+        *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"),
     ),
+    "duration": ("delayTime", "spentTimeMills"),
     "group": ("PGROUP", "producerGroup"),
     "version": ("subVersion",),
     "count": ("counter", "stateVersion", "tps", "topicPutTps", "consumeTps", "avgpt"),
@@ -92,7 +93,8 @@ def normal(value: Any, name: str = "") -> Any:
     if isinstance(value, list | tuple):
         return [normal(each, name) for each in value]
     kind = _KIND_OF.get(name)
-    if kind is not None and value not in (None, "", -1, "-1"):
+    is_missing = value in (None, "", -1, "-1") or (kind == "time" and value in (0, "0"))
+    if kind is not None and not is_missing:
         return f"<{kind}>"
     return text(value) if isinstance(value, str) else value
 

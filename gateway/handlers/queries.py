@@ -21,7 +21,7 @@ HEADER_ROOM = 1024
 """Bytes of a frame that the header of such an answer may take."""
 
 INDEX_FIGURES = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
-"""Fields of every answer to a query. No client reads them, and the index here is never behind."""
+"""Fields of every answer to a query. Clients only hand them on, and the index here is never behind."""
 
 BY_TAG = "T"
 """The index type of a query for the messages with a tag; there is no such index here."""

@@ -59,10 +59,11 @@ class TestNormal:
         }
 
     def test_what_is_missing_stays_missing(self) -> None:
-        assert normal.normal({"recall_handle": None, "timestamp": -1}) == {
-            "recall_handle": None,
-            "timestamp": -1,
-        }
+        for value in ({"recall_handle": None, "timestamp": -1}, {"timestamp": 0, "bootTime": "0"}):
+            assert normal.normal(value) == value
+
+    def test_no_time_at_all_is_a_duration_too(self) -> None:
+        assert normal.normal({"spentTimeMills": 0}) == {"spentTimeMills": "<duration>"}
 
     def test_fields_of_keys_are_put_in_order(self) -> None:
         assert normal.normal({'{"b":1,"a":2}': 3}) == {'{"a":2,"b":1}': 3}

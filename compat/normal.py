@@ -17,11 +17,7 @@ from gateway.wire.commands import Command
 from gateway.wire.dialect import DialectError, to_json
 
 _KINDS: Final[dict[str, tuple[str, ...]]] = {
-    "id": (
-        *("msgId", "msg_id", "offset_msg_id", "offsetMsgId", "transactionId", "transaction_id"),
-        *("UNIQ_KEY", "ORIGIN_MESSAGE_ID", "__transactionId__", "DLQ_ORIGIN_MESSAGE_ID"),
-        *("TIMER_DEL_UNIQKEY", "CORRELATION_ID", "REPLY_TO_CLIENT", "clientId", "consumerIdList"),
-    ),
+    "id": ("CORRELATION_ID", "REPLY_TO_CLIENT", "clientId", "consumerIdList"),
     "handle": ("recallHandle", "recall_handle"),
     "place": (
         *("physicOffset", "physicSize", "commitLogOffset", "commit_log_offset", "store_size"),
@@ -59,7 +55,8 @@ _TEXTS: Final = tuple(
         (r"\b127\.0\.0\.\d+(?::\d+)?@[\w.#-]+", "<client>"),
         (r"/?\b127\.0\.0\.\d+:\d+\b", "<address>"),
         (r"\b127\.0\.0\.\d+\b", "<host>"),
-        (r"\b(?:[0-9A-F]{32}|[0-9A-F]{56})\b", "<id>"),
+        # Of a message: the Go client writes a part of it in small letters.
+        (r"\b(?:[0-9A-F]{16}[0-9A-Fa-f]{16}|[0-9A-F]{56})\b", "<id>"),
         (r"<id>@\d+\b", "<place>"),
         (r"\b1[78]\d{11}\b", "<time>"),
         (r"\b(?:puller|consume|poller|producer|transactor)-\d+-\d+\b", "<instance>"),

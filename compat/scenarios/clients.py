@@ -33,7 +33,9 @@ def members_of_a_group(stage: Stage) -> None:
     told("told of the first", one)
     stage.ask("second", two, RequestCode.HEART_BEAT, body=heartbeat("two", group, topic))
     told("told of the second", one, two)
-    named(one, stage, "both", RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+    members = {"consumerGroup": group}
+    both = stage.ask("both", one, RequestCode.GET_CONSUMER_LIST_BY_GROUP, members)
+    stage.see("both, in order", sorted(json.loads(both.body)["consumerIdList"]))
     leave = {"clientID": "two", "consumerGroup": group}
     stage.ask("leave", two, RequestCode.UNREGISTER_CLIENT, leave)
     told("told that it left", one)

@@ -50,13 +50,24 @@ def findings(left: Exchange, right: Exchange) -> list[str]:
 
 class TestNormal:
     def test_what_differs_from_run_to_run_becomes_a_word(self) -> None:
-        value = {"msgId": "7F00", "store_ms": 5, "remark": "from 127.0.0.1:5678", "n": 5}
+        value = {
+            "msgId": "7F" * 16,
+            "store_ms": 5,
+            "remark": "from 127.0.0.1:5678",
+            "n": 5,
+        }
         assert normal.normal(value) == {
             "msgId": "<id>",
             "store_ms": "<time>",
             "remark": "from <address>",
             "n": 5,
         }
+
+    def test_an_id_of_another_form_is_a_difference(self) -> None:
+        ids = ["7F" * 16, "C0000202185B000000008a3dd4e00037", "7F" * 28]
+        assert normal.normal(ids, "msgId") == ["<id>"] * 3
+        for value in ("7F" * 15, "7f" * 16, "id"):
+            assert normal.normal(value, "msgId") == value
 
     def test_what_is_missing_stays_missing(self) -> None:
         for value in ({"recall_handle": None, "timestamp": -1}, {"timestamp": 0, "bootTime": "0"}):
@@ -76,8 +87,8 @@ class TestNormal:
 
 class TestComparison:
     def test_ids_and_times_may_differ(self) -> None:
-        left = answered(310, encode_response(7, 0, ext={"msgId": "A", "queueOffset": "1"}))
-        right = answered(310, encode_response(7, 0, ext={"msgId": "B", "queueOffset": "1"}))
+        left = answered(310, encode_response(7, 0, ext={"msgId": "A" * 32, "queueOffset": "1"}))
+        right = answered(310, encode_response(7, 0, ext={"msgId": "B" * 32, "queueOffset": "1"}))
         assert findings(left, right) == []
 
     def test_a_field_that_is_missing_or_different(self) -> None:

@@ -5,6 +5,7 @@ Such values are ids, offsets, times, addresses and the numbers of requests. All 
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -91,9 +92,19 @@ def normal(value: Any, name: str = "") -> Any:
         return [normal(each, name) for each in value]
     kind = _KIND_OF.get(name)
     is_missing = value in (None, "", -1, "-1") or (kind == "time" and value in (0, "0"))
+    if kind == "handle" and not is_missing:
+        return _handle(value)
     if kind is not None and not is_missing:
         return f"<{kind}>"
     return text(value) if isinstance(value, str) else value
+
+
+def _handle(value: str) -> str:
+    """Return the fields of a recall handle, made comparable; a text that is no handle as it is."""
+    try:
+        return text(base64.urlsafe_b64decode(value).decode())
+    except ValueError:
+        return value
 
 
 def _key(name: str) -> str:

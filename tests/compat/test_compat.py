@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import inspect
 import struct
 import subprocess
@@ -68,6 +69,11 @@ class TestNormal:
         assert normal.normal(ids, "msgId") == ["<id>"] * 3
         for value in ("7F" * 15, "7f" * 16, "id"):
             assert normal.normal(value, "msgId") == value
+
+    def test_handles_by_their_fields(self) -> None:
+        handle = base64.urlsafe_b64encode(b"v1 orders broker-a 1700000000000 " + b"7F" * 16)
+        assert normal.normal(handle.decode(), "recallHandle") == "v1 orders broker-a <time> <id>"
+        assert normal.normal("no handle", "recallHandle") == "no handle"
 
     def test_what_is_missing_stays_missing(self) -> None:
         for value in ({"recall_handle": None, "timestamp": -1}, {"timestamp": 0, "bootTime": "0"}):

@@ -12,7 +12,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -57,15 +57,15 @@ async def _ask_many(address: Address) -> None:
     frames = FrameBuffer()
     body = b'{"clientID":"bench","consumerDataSet":[],"producerDataSet":[]}'.ljust(1024)
     sent = answered = 0
-    while answered < _REQUESTS:
-        while sent < _REQUESTS and sent - answered < _IN_FLIGHT:
-            sent += 1
-            writer.write(encode_command(RequestCode.HEART_BEAT, sent, body=body))
-        data = await reader.read(1 << 20)
-        if not data:
-            raise ConnectionError("the server closed the connection")
-        answered += len(frames.feed(data))
-    writer.close()
+    with closing(writer):
+        while answered < _REQUESTS:
+            while sent < _REQUESTS and sent - answered < _IN_FLIGHT:
+                sent += 1
+                writer.write(encode_command(RequestCode.HEART_BEAT, sent, body=body))
+            data = await reader.read(1 << 20)
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            answered += len(frames.feed(data))
 
 
 def _latency_us(address: Address) -> float:

@@ -557,9 +557,20 @@ def test_what_keeps_nothing_stands_behind_the_ratio_of_the_others() -> None:
 
 def test_a_server_that_says_no_more_ends_the_measurement() -> None:
     async def measure() -> None:
-        server = await asyncio.start_server(lambda _, writer: writer.write_eof(), "127.0.0.1", 0)
-        async with server:
-            await recording._ask_many(server.sockets[0].getsockname())
+        has_ended = asyncio.Event()
+
+        async def say_no_more(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write_eof()
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+            has_ended.set()
+
+        async with await asyncio.start_server(say_no_more, "127.0.0.1", 0) as server:
+            try:
+                await recording._ask_many(server.sockets[0].getsockname())
+            finally:
+                await asyncio.wait_for(has_ended.wait(), 60)
 
     with pytest.raises(ConnectionError):
         asyncio.run(measure())

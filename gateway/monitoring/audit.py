@@ -149,7 +149,7 @@ class AuditLog:
                 self._file.append(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
             except OSError as error:
                 self.log.error(
-                    "{count} lines could not be written to {file}: {error}",
+                    "cannot write to {file}: {error}; lines lost: {count}",
                     count=len(lines),
                     file=FILE,
                     error=error.strerror,

@@ -262,7 +262,7 @@ def test_a_file_that_cannot_be_written_holds_nothing_up(
     with capturedLogs() as events:
         assert client.abort(id="A")[0]["outcome"] == "aborted"
     assert [formatEvent(event) for event in events] == [
-        "1 lines could not be written to audit.jsonl: Is a directory"
+        "cannot write to audit.jsonl: Is a directory; lines lost: 1"
     ]
 
 
@@ -277,7 +277,7 @@ def test_a_full_disk_takes_lines_whole_or_not_at_all(
         audit.note("abort", number=3)
         gateway.restart()
     told = [text for text in map(formatEvent, events) if "audit.jsonl" in text]
-    assert told == ["1 lines could not be written to audit.jsonl: No space left on device"] * 2
+    assert told == ["cannot write to audit.jsonl: No space left on device; lines lost: 1"] * 2
     gateway.service.broker.audit.note("abort", number=4)
     assert [line["number"] for line in lines(gateway)] == [1, 4]
     assert (gateway.data / "audit.jsonl").read_bytes().count(b"\n") == 2

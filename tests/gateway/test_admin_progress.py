@@ -325,19 +325,28 @@ class TestReset:
         ext = {"topic": "T", "group": "G", "timestamp": "-1", "isForce": "true", "queueId": "2"}
         assert client.ask(222, ext).code == ResponseCode.INVALID_PARAMETER
 
-    def test_a_deleted_groups_reset_is_forgotten(self, client: MemoryClient) -> None:
+    @pytest.mark.parametrize(
+        ("code", "fields"),
+        [
+            (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G", "cleanOffset": "true"}),
+            (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}),
+            (RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "H", "destGroup": "G", "topic": "T"}),
+        ],
+    )
+    def test_is_forgotten_once_it_counts_no_more(
+        self, client: MemoryClient, code: RequestCode, fields: dict[str, str]
+    ) -> None:
+        """Even where the group comes back to the same offset later."""
+        put_group(client, "H")
+        commit_offset(client, "T", 0, 2, "H")
         reset(client, timestamp=0)
-        ok(client.ask(207, {"groupName": "G", "cleanOffset": "true"}))
-        put_group(client, "G")
-        assert commit_offset(client, "T", 0, 3, "G").remark is None
-
-    def test_a_deleted_topics_reset_is_forgotten(self, client: MemoryClient) -> None:
-        reset(client, timestamp=0)
-        ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}))
+        ok(client.ask(code, fields))
         create_topic(client, "T")
+        put_group(client, "G")
         client.send_message("T")
-        assert len(client.pull("T", 0, 4, group="G")) == 1
-        assert commit_offset(client, "T", 0, 5, "G").remark is None
+        for offset in (3, 0, 5):
+            assert len(client.pull("T", 0, 4, group="G")) == 1
+            assert commit_offset(client, "T", 0, offset, "G").remark is None
         assert offset_of(client, "T", 0, "G") == 5
 
     @pytest.mark.parametrize(

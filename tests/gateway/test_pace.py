@@ -10,7 +10,7 @@ from statistics import median
 
 import pytest
 
-from gateway.pace import MOST_REST, Pace
+from gateway.pace import MOST_EXPECTED, MOST_REST, Pace
 
 WAIT = 0.002
 SEND = 0.000_02
@@ -58,6 +58,16 @@ def evenly(pace: Pace, rate: float, now: float = 0) -> Commits:
 def sent(commits: Commits, until: float) -> int:
     """Let time pass up to a moment. Return how many sends were committed."""
     return sum(sends for _, sends in takewhile(lambda commit: commit[0] < until, commits))
+
+
+def test_a_commit_waits_for_as_many_senders_as_there_were_lately() -> None:
+    pace = Pace(WAIT)
+    assert (pace.expected, pace.rest) == (1, 0)
+    expected = []
+    for sends in (1, 32, 1, 1, 1_000, 1):
+        pace.committed(sends, 0.001)
+        expected.append(pace.expected)
+    assert expected == pytest.approx([1, 32, 22.4, 15.68, MOST_EXPECTED, 0.7 * MOST_EXPECTED])
 
 
 @pytest.mark.parametrize(

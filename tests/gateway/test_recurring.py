@@ -15,7 +15,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from gateway.firing import MAX_RECURRED, Recurred
 from gateway.handlers import steps
 from gateway.monitoring.metrics import Metrics
-from gateway.recurring import recurrence
+from gateway.recurring import messages, recurrence
 from gateway.recurring.definitions import definition_of, encode_definition
 from gateway.recurring.recurrence import Rule
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -180,6 +180,14 @@ def test_it_ends_after_a_count(gateway: MemoryGateway, client: MemoryClient) -> 
     gateway.advance(5 * SECOND)
     assert len(client.pull_all()) == 2
     assert listed(client) == []
+
+
+def test_a_preview_shows_when_it_would_fire(client: MemoryClient) -> None:
+    """Clocks show this time just now, but it would have had to be set before."""
+    rule = {"cron": "0 * * * *"}
+    preview = client.ask(RequestCode.NEXT_RECURRING, rule | {"times": "2"})
+    assert json.loads(preview.body)["times"] == [START_MS + HOUR, START_MS + 2 * HOUR]
+    assert put(client, **rule)["nextMs"] == str(START_MS + HOUR)
 
 
 @pytest.mark.parametrize("start", ["now", "+0s", str(START_MS)])
@@ -408,17 +416,27 @@ def test_list(gateway: MemoryGateway, client: MemoryClient) -> None:
     assert listed(client, topic="orders", name="nightly") == [whole]
 
 
-def test_pages(gateway: MemoryGateway, client: MemoryClient) -> None:
-    for number in range(5):
-        put(client, name=f"n{number}", every="1h")
-    names, cursor = [], ""
+@pytest.mark.parametrize(("limit", "size"), [(-1, 1), (0, 1), (1, 1), (2, 2), (3, 3), (4, 3)])
+def test_pages(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch, limit: int, size: int
+) -> None:
+    monkeypatch.setattr(messages, "MAX_PAGE", 3)
+    longest = "%DLQ%" + "g" * 250
+    names = [f"{number}".rjust(127, "n") for number in range(7)]
+    for name in names:
+        rule = {"TIDEGATE_NAME": name, "TIDEGATE_EVERY": "1h"}
+        assert client.send_message(longest, "x", rule).code == ResponseCode.SUCCESS
+    found, cursor = [], ""
     while cursor is not None:
-        answer = client.ask(RequestCode.LIST_RECURRING, {"limit": "2", "cursor": cursor})
-        page = json.loads(answer.body)
-        assert len(page["recurring"]) <= 2
-        names += [one["name"] for one in page["recurring"]]
+        fields = {"limit": str(limit), "cursor": cursor}
+        page = json.loads(client.ask(RequestCode.LIST_RECURRING, fields).body)
+        found.append([one["name"] for one in page["recurring"]])
         cursor = page["cursor"]
-    assert names == [f"n{number}" for number in range(5)]
+    assert found == [names[at : at + size] for at in range(0, 7, size)]
+
+
+def test_what_can_be_no_page(client: MemoryClient) -> None:
+    put(client, every="1h")
     answer = client.ask(RequestCode.LIST_RECURRING, {"cursor": "nonsense"})
     assert answer.code == ResponseCode.INVALID_PARAMETER
     # These are longer than any key of the store can be.
@@ -440,6 +458,8 @@ def test_next_times(gateway: MemoryGateway, client: MemoryClient) -> None:
     gateway.advance(MINUTE)
     assert next_times(client, **of) == [2 * MINUTE, 3 * MINUTE, 4 * MINUTE]
     assert len(next_times(client, every="1s", times="99999")) == 1_000
+    assert next_times(client, **of, times="-1") == [2 * MINUTE], "there is always one"
+    assert next_times(client, every="1m", times="-1") == [2 * MINUTE]
     assert next_times(client, cron="0 9 * * *", zone="Europe/Berlin", times="1") == [DAY]
     for fields, says in (
         ({"cron": "0 0 31 2 *"}, "Bad day-of-month"),
@@ -579,6 +599,21 @@ def test_what_is_refused(
     assert listed(client) == []
 
 
+def test_the_longest_properties_have_room_for_what_is_added_when_it_fires(
+    make_gateway: MakeGateway,
+) -> None:
+    gateway = make_gateway(cluster_name="c" * 127)
+    client = gateway.connect()
+    rule = {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n" * 127}
+    fill = "x" * (31_743 - len("fill\x01\x02"))
+    answer = client.send_message("orders", "x", {**rule, "fill": fill + "x"})
+    assert "its properties 31743" in (answer.remark or "")
+    assert client.send_message("orders", "x", {**rule, "fill": fill}).code == ResponseCode.SUCCESS
+    gateway.advance(MINUTE)
+    (message,) = client.pull_all()
+    assert properties_of(message)["fill"] == fill
+
+
 def test_a_batch_sets_nothing(gateway: MemoryGateway, client: MemoryClient) -> None:
     answer = client.send_batch(
         [("a", {}), ("b", {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n"})], "orders"
@@ -706,11 +741,13 @@ def test_very_many_missed_ones_come_in_bounded_steps(
     assert gateway.service.broker.firing.misfired == sum(step.misfired for step in steps) > 1_000
 
 
-def test_large_ones_come_in_smaller_steps(make_gateway: MakeGateway) -> None:
+@pytest.mark.parametrize("names", ["a", "abcde"])
+def test_large_ones_come_in_smaller_steps(make_gateway: MakeGateway, names: str) -> None:
     """This keeps a batch bounded: some 8 MiB, from bodies of 1 MiB."""
     gateway = make_gateway(connection_idle=timedelta(days=1), map_size_initial=1 << 28)
     client = gateway.connect()
-    put(client, "x" * (1 << 20), every="1s", misfire="IGNORE_MISFIRE_POLICY")
+    for name in names:
+        put(client, "x" * (1 << 20), name=name, every="1s", misfire="IGNORE_MISFIRE_POLICY")
     recurring = gateway.service.broker.recurring
     assert recurring.fire_due(START_MS + 30 * SECOND, 100) == Recurred(8, 0, more=True)
     gateway.store.abandon()

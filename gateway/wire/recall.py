@@ -47,9 +47,9 @@ class RecallHandle(msgspec.Struct, frozen=True, gc=False):
         """
         if not _URL_SAFE.fullmatch(handle):
             raise RecallHandleError("recall handle is invalid")
-        unpadded = handle.rstrip("=")
         try:
-            text = base64.urlsafe_b64decode(unpadded + "=" * (-len(unpadded) % 4)).decode()
+            # Padding beyond what is needed is ignored.
+            text = base64.urlsafe_b64decode(f"{handle}==").decode()
         except (binascii.Error, UnicodeDecodeError) as error:
             raise RecallHandleError("recall handle is invalid") from error
         items = text.split(" ", 4)

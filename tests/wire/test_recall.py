@@ -32,7 +32,8 @@ def test_handle_from_the_protocol() -> None:
 def test_handles_come_back(topic: str, broker: str, due_ms: int, message_id: str) -> None:
     handle = RecallHandle(topic, broker, due_ms, message_id)
     assert RecallHandle.parse(handle.encode()) == handle
-    assert RecallHandle.parse(handle.encode().rstrip("=")) == handle
+    for padding in ("", "=", "=="):
+        assert RecallHandle.parse(handle.encode().rstrip("=") + padding) == handle
 
 
 def test_an_id_may_have_blanks() -> None:

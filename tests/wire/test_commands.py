@@ -230,11 +230,24 @@ def test_numbers_as_java_reads_them(written: str) -> None:
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [("TRUE", True), ("1", True), ("yes", False), ("", False), ("2", False), ("null", False)],
+    [
+        *(("true", True), ("TRUE", True), ("tRue", True), ("1", True)),
+        *(("yes", False), ("", False), ("2", False), ("null", False)),
+    ],
 )
-def test_booleans_as_java_reads_them(written: str, meant: bool) -> None:
+@pytest.mark.parametrize("number", ["3", "+3"])
+def test_booleans_as_java_reads_them(written: str, meant: bool, number: str) -> None:
+    """Also where another field is not in its usual form."""
     header = JAVA_SEND.replace(b'"m":"false"', f'"m":"{written}"'.encode())
+    header = header.replace(b'"e":"3"', f'"e":"{number}"'.encode())
     assert read(header).fields(SendMessageV2).batch is meant
+
+
+@pytest.mark.parametrize("topic", ["007", "+7", "\uff17"])
+def test_a_name_that_looks_like_a_number_stays_what_it_is(topic: str) -> None:
+    header = JAVA_SEND.replace(b'"b":"T"', f'"b":"{topic}"'.encode())
+    for written in (header, header.replace(b'"e":"3"', b'"e":"+3"')):
+        assert read(written).fields(SendMessageV2).topic == topic
 
 
 def test_fields_that_need_not_be_sent() -> None:

@@ -87,10 +87,14 @@ def test_header_longer_than_its_frame() -> None:
     expect(struct.pack(">ii", 6, 3) + b"ab", [], "header of 3 bytes")
 
 
-def test_limit_counts_the_whole_frame() -> None:
-    assert FrameBuffer(limit=20).feed(join_frame(0, b"{}", b"x" * 10)) == [(0, b"{}", b"x" * 10)]
-    with pytest.raises(FrameError):
-        FrameBuffer(limit=20).feed(join_frame(0, b"{}", b"x" * 11))
+@pytest.mark.parametrize("cuts", [[], [3], [6], [22], [26]])
+def test_limit_counts_the_whole_frame(cuts: list[int]) -> None:
+    longest = join_frame(0, b"{}", b"x" * 10)
+    frame = (0, b"{}", b"x" * 10)
+    assert feed_all(FrameBuffer(limit=20), pieces_of(longest * 3, cuts)) == ([frame] * 3, None)
+    longer = longest + join_frame(0, b"{}", b"x" * 11)
+    refused = "a frame of length 17; lengths are from 4 to 16"
+    assert feed_all(FrameBuffer(limit=20), pieces_of(longer, cuts)) == ([frame], refused)
 
 
 def test_too_long_a_frame_is_refused_before_it_arrives() -> None:
@@ -101,9 +105,10 @@ def test_too_long_a_frame_is_refused_before_it_arrives() -> None:
 @pytest.mark.parametrize("kind", [0, 1])
 def test_too_long_a_header_is_refused(kind: int) -> None:
     good = join_frame(kind, b"h" * 100, b"body")
-    assert FrameBuffer(header_limit=100).feed(good) == [(kind, b"h" * 100, b"body")]
     data = join_frame(0, b"{}") + join_frame(kind, b"h" * 101, b"body")
     for cuts in ([], [50], [120]):
+        fed = feed_all(FrameBuffer(header_limit=100), pieces_of(good, cuts))
+        assert fed == ([(kind, b"h" * 100, b"body")], None)
         frames, reason = feed_all(FrameBuffer(header_limit=100), pieces_of(data, cuts))
         assert frames == [(0, b"{}", b"")]
         assert reason is not None

@@ -38,6 +38,7 @@ HEADERS = [
     ),
     (version_2(0x21, 0x11, block("192.0.2.1", "192.0.2.7")), "192.0.2.1:51000"),
     (version_2(0x21, 0x21, block("2001:db8::1", "::2", b"\4\0\1x")), "[2001:db8::1]:51000"),
+    (version_2(0x21, 0x11, block("192.0.2.1", "192.0.2.7", bytes(300))), "192.0.2.1:51000"),
     (version_2(0x20, 0x11, block("192.0.2.1", "192.0.2.7")), None),
     (version_2(0x20, 0x00, b""), None),
     (version_2(0x21, 0x00, b"anything"), None),
@@ -74,7 +75,7 @@ def test_tls_with_and_without_a_header(header: bytes) -> None:
     assert opening.rest == b"\x16\x03\x01"
 
 
-@pytest.mark.parametrize(("header", "source"), [HEADERS[0], HEADERS[4], HEADERS[6], HEADERS[9]])
+@pytest.mark.parametrize(("header", "source"), [HEADERS[0], HEADERS[4], HEADERS[6], HEADERS[10]])
 def test_only_one_header_is_taken(header: bytes, source: str | None) -> None:
     """A client must not name itself by a header of its own behind the load balancer's, however they arrive."""
     own = b"PROXY TCP4 203.0.113.9 192.0.2.7 1 9876\r\n"

@@ -111,12 +111,12 @@ class TestTopics:
     def test_a_consumer_that_sends_a_message_back_itself(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        ok(put_group(client, "workers"))
+        ok(put_group(client, "wor%kers"))
         leave_topics(gateway, 0)
-        ok(client.send_message("%RETRY%workers", "again"))
-        ok(client.send_message("%RETRY%workers", "spent", fields={"reconsume": 17}))
-        assert bodies(client.pull_all("%RETRY%workers")) == ["again"]
-        assert bodies(client.pull_all("%DLQ%workers")) == ["spent"]
+        ok(client.send_message("%RETRY%wor%kers", "again"))
+        ok(client.send_message("%RETRY%wor%kers", "spent", fields={"reconsume": 17}))
+        assert bodies(client.pull_all("%RETRY%wor%kers")) == ["again"]
+        assert bodies(client.pull_all("%DLQ%wor%kers")) == ["spent"]
 
     def test_a_popped_message_comes_back(
         self, gateway: MemoryGateway, client: MemoryClient

@@ -16,7 +16,14 @@ def test_what_is_shown_is_read(address: tuple[str, int]) -> None:
     "text",
     [
         *("", ":", "9876", ":9876", "host:", "host:0", "host:65536", "host:-1", "host:9876 "),
-        *("host:²", "host:" + "9" * 5_000, "host:" + "0" * 5_000, "host:00000065536"),
+        *(
+            "host:²",
+            "host:\u0665",
+            "host:000001",
+            "host:" + "9" * 5_000,
+            "host:" + "0" * 5_000,
+            "host:00000065536",
+        ),
         *("http://127.0.0.1:9876", "http://127.0.0.1:9877/"),
     ],
 )

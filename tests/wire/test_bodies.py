@@ -254,7 +254,11 @@ def test_bare_keys() -> None:
         b"[1]]",
         b'"x',
         b"{:1}",
-        b"[" * 200 + b"]" * 200,
+        b"{::1}",
+        b"[,]",
+        b"[}",
+        b"{]:1}",
+        b"[" * 102 + b"]" * 102,
         # Objects as keys: each level would double the quoting.
         b"{" * 50 + b'"a":1' + b"}:1" * 49 + b"}",
     ],
@@ -262,6 +266,16 @@ def test_bare_keys() -> None:
 def test_no_dialect(text: bytes) -> None:
     with pytest.raises(DialectError):
         to_json(text)
+
+
+def test_how_deep_and_how_long_it_may_be() -> None:
+    deepest = b"[" * 101 + b"]" * 101
+    assert to_json(deepest) == deepest
+    longest = b"[" + b" " * (MAX_TEXT - 2) + b"]"
+    assert to_json(longest) == b"[]"
+    with pytest.raises(DialectError, match=f"^{MAX_TEXT + 1} bytes that are not standard JSON; "):
+        to_json(longest + b" ")
+    assert to_json(longest + b" ", MAX_TEXT + 1) == b"[]"
 
 
 def test_much_text_is_read_only_as_it_is() -> None:

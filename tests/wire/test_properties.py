@@ -43,8 +43,9 @@ def test_a_name_is_found_whole_only() -> None:
 
 def test_empty_value_does_not_count() -> None:
     assert find("DELAY\x01\x02", names.DELAY) is None
-    assert find("DELAY\x013\x02DELAY\x01\x02", names.DELAY) == "3"
+    assert find("DELAY\x012\x02DELAY\x013\x02DELAY\x01\x02", names.DELAY) == "3"
     assert parse("DELAY\x01\x02\x01x\x02") == {}
+    assert join({"DELAY": "", "A": "1"}) == "A\x011\x02"
 
 
 def test_last_of_several_counts() -> None:

@@ -31,6 +31,7 @@ from gateway.wire.messages import (
     parse_offset_msg_id,
     split_batch,
     stamp,
+    stored_properties,
     uniq_key,
     unpack_host,
 )
@@ -124,7 +125,10 @@ def test_long_topic_takes_the_second_form() -> None:
     assert longest[4:8] == bytes.fromhex("DAA320A7")
     assert longer[4:8] == bytes.fromhex("DAA320AB")
     assert len(longer) == len(longest) + 2
-    assert decode_message(longer).topic == "t" * 128
+    for size in (127, 128, 300, 32_767):
+        record = message(topic=b"t" * size)
+        assert decode_message(record).topic == "t" * size
+        assert stored_properties(record) == "TAGS\x01A\x02"
 
 
 @pytest.mark.parametrize(
@@ -215,14 +219,14 @@ def test_any_bytes_are_records_or_refused(data: bytes) -> None:
 
 
 def test_bytes_behind_a_record() -> None:
-    with pytest.raises(MessageError, match="follow"):
+    with pytest.raises(MessageError, match=r"^1 bytes follow"):
         decode_message(message() + b"\x00")
 
 
-def without_body() -> bytes:
+def without_body(size: int) -> bytes:
     """Return bytes that are a record if a body may end before it begins, within its own length."""
     head = message(body=b"")[4:84]
-    return struct.pack(">i", 342) + head + struct.pack(">i", -4) + bytes(254)
+    return struct.pack(">i", 346 + size) + head + struct.pack(">i", size) + bytes(258 + size)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +235,8 @@ def without_body() -> bytes:
         struct.pack(">i", len(message()) + 1) + message()[4:],
         struct.pack(">i", len(message()) - 1) + message()[4:],
         message()[:-1],
-        without_body(),
+        without_body(-4),
+        without_body(-1),
     ],
 )
 def test_a_record_whose_lengths_do_not_fit_is_refused(record: bytes) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.wire.codes import LanguageCode, RequestCode, ResponseCode
@@ -153,6 +153,22 @@ def test_numbers_of_a_header_may_be_text() -> None:
     assert command.language == "CPP"
 
 
+@example(-(1 << 31), (1 << 31) - 1, {}, None, None)
+@given(INT32, INT32, EXT, TEXT | st.none(), st.sampled_from(["GO", None]))
+def test_values_of_any_type_in_place_of_text_or_numbers(
+    low: int, high: int, ext: dict[str, str], remark: str | None, language: str | None
+) -> None:
+    numbers = {"code": str(low), "opaque": high, "flag": str(high), "version": str(low)}
+    ext.pop("null", None)
+    others = {"true": True, "false": False, "null": None, "half": 0.5, "list": [1, True]}
+    header = {**numbers, "extFields": {**ext, **others}, "remark": remark, "language": language}
+    command = read(json.dumps(header).encode())
+    assert (command.code, command.opaque, command.flag, command.version) == (low, high, high, low)
+    assert (command.remark, command.language) == (remark, language or "JAVA")
+    texts = {"true": "true", "false": "false", "half": "0.5", "list": '["1",true]'}
+    assert command.ext() == {**ext, **texts}
+
+
 def test_half_a_surrogate_pair_becomes_a_question_mark() -> None:
     header = b'{"code":105,"extFields":{"topic":"a\\ud800b","y":"\\ud83d\\ude00"}}'
     assert read(header).ext() == {"topic": "a?b", "y": "\U0001f600"}
@@ -184,6 +200,7 @@ def test_private_members_are_not_read_from_a_header() -> None:
         b'{"code":1.5}',
         b'{"code":[]}',
         b'{"opaque":2147483648}',
+        b'{"flag":-2147483649}',
         b'{"code":105,"extFields":[]}',
         b'{"code":105,"extFields":"x"}',
         b'{"a":' * 100_000,
@@ -309,6 +326,9 @@ def test_what_is_behind_a_binary_header_is_not_read() -> None:
     assert (command.opaque, command.ext(), command.body) == (7, {"topic": "T"}, b"body")
     with pytest.raises(CommandError, match="do not fit"):
         decode_command((ROCKETMQ, header[:-1], b""))
+    longer = header[:-2] + b"\x02T\0\0"  # by its own length the value goes on behind the fields
+    with pytest.raises(CommandError, match="does not fit"):
+        decode_command((ROCKETMQ, longer, b""))
 
 
 def test_binary_send_of_java() -> None:
@@ -387,6 +407,8 @@ def test_commands_come_back(
     assert (command.body, command.remark, command.version) == (body, remark, version)
     assert command.language == "GO"
     assert command.ext() == (ext or {})
+    absent = {name for name, value in (("extFields", ext), ("remark", remark)) if value is None}
+    assert {"extFields", "remark"} - set(json_of(frame)) == absent
 
 
 @given(INT32, st.sampled_from(ResponseCode), EXT | st.none(), st.binary(max_size=50), TEXT)
@@ -439,16 +461,31 @@ def test_answer_to_a_batch_has_no_transaction_id() -> None:
     assert "recallHandle" not in ext
 
 
-@given(INT32, INT32, st.integers(0, (1 << 63) - 1), TEXT | st.none(), st.none() | st.just("djE="))
+@given(
+    INT32,
+    INT32,
+    st.integers(0, (1 << 63) - 1),
+    TEXT | st.none(),
+    st.none() | st.just("djE="),
+    st.none() | st.integers(0, 9),
+)
 def test_answers_to_sends_come_back(
-    opaque: int, queue_id: int, offset: int, transaction_id: str | None, handle: str | None
+    opaque: int,
+    queue_id: int,
+    offset: int,
+    transaction_id: str | None,
+    handle: str | None,
+    replaced: int | None,
 ) -> None:
-    command = read_frame(send_response(opaque, "0A", queue_id, offset, transaction_id, handle))
+    command = read_frame(
+        send_response(opaque, "0A", queue_id, offset, transaction_id, handle, replaced)
+    )
     ext = command.ext()
     assert (command.code, command.opaque, command.is_response) == (0, opaque, True)
     assert (ext["msgId"], ext["queueId"], ext["queueOffset"]) == ("0A", str(queue_id), str(offset))
     assert ext.get("transactionId") == transaction_id
     assert ext.get("recallHandle") == handle
+    assert ext.get("replaced") == (None if replaced is None else str(replaced))
 
 
 @given(INT32, TEXT, *[st.integers(0, (1 << 63) - 1)] * 3, st.binary(max_size=9))

@@ -96,7 +96,7 @@ def parse_changes(body: bytes) -> dict[str, str]:
         if not text or text.startswith("#"):
             continue
         name, equals, value = text.partition("=")
-        if not equals or not name.strip():
+        if not equals or not name:
             raise BodyError(f"settings are lines of name=value, not {text[:_MAX_LINE]!r}")
         changes[name.strip()] = value.strip()
     return changes

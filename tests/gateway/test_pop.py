@@ -16,7 +16,7 @@ from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.fields import FieldError
 from gateway.wire.messages import MAX_PROPERTIES, Message, decode_messages
-from gateway.wire.pops import Handle, parse_handle
+from gateway.wire.pops import Handle, parse_batch_acks, parse_handle
 from storage import MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page, Queue, Store
 from storage.keys import pop_key, queue_prefix
 from tests.gateway.conftest import MakeGateway
@@ -1293,5 +1293,17 @@ def test_handles_are_read_back() -> None:
     assert parse_handle(without_offset) == handle._replace(offset=0)
     of_the_proxy = handle.encode() + " 4711"
     assert parse_handle(of_the_proxy) == handle
-    with pytest.raises(FieldError):
-        parse_handle("1 2 3 4 5 6 7 x")
+    for text in ("1 2 3 4 5 6 7 x", handle.encode().rsplit(" ", 2)[0]):
+        with pytest.raises(FieldError):
+            parse_handle(text)
+
+
+@given(st.sets(st.integers(0, 40)), st.integers(0, 60), st.integers(0, 120))
+def test_the_bits_of_a_batch_are_offsets(numbers: set[int], start: int, end: int) -> None:
+    bits = sum(1 << number for number in numbers).to_bytes(6, "little")
+    body = {"c": "G", "t": "T", "q": 0, "so": start, "pt": 0, "it": 0}
+    body["b"] = base64.b64encode(bits).decode()
+    (ack,) = parse_batch_acks(json.dumps({"acks": [body]}).encode())
+    assert ack.count == len(numbers)
+    offsets = sorted(start + number for number in numbers)
+    assert list(ack.offsets(end)) == [offset for offset in offsets if offset < end]

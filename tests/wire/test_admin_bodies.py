@@ -94,6 +94,7 @@ def test_times_are_written_for_people_too(utc: None) -> None:
     ("sub_string", "kind", "tags"),
     [
         ("*", "TAG", []),
+        (" * ", "TAG", []),
         ("", "TAG", []),
         (" A || B||", "TAG", ["A", "B"]),
         ("a > 1 || b", "SQL92", []),

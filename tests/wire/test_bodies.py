@@ -70,6 +70,12 @@ def test_heartbeat_of_cpp() -> None:
     assert heartbeat.producer_data_set == []
 
 
+@pytest.mark.parametrize("written", [b"0", b'"0"', b'"BROADCASTING"'])
+def test_enums_by_number_and_by_name(written: bytes) -> None:
+    data = read_body(b'{"groupName":"G","messageModel":' + written + b"}", ConsumerData)
+    assert data.message_model == "BROADCASTING"
+
+
 def test_nulls_in_a_heartbeat() -> None:
     body = JAVA_HEARTBEAT.replace(b'"TAG"', b"null").replace(b'[{"groupName":"PG"}]', b"[null]")
     heartbeat = read_body(body, Heartbeat)
@@ -88,6 +94,7 @@ def test_nulls_in_a_heartbeat() -> None:
         b'{"clientID":"c"',
         b'{"clientID":"c","consumerDataSet":[{"groupName":"G","messageModel":2}]}',
         b'{"clientID":"c","consumerDataSet":[{"groupName":"G","messageModel":-1}]}',
+        b'{"clientID":"c","consumerDataSet":[{"groupName":"G","messageModel":"2"}]}',
         b'{"clientID":"\xff"}',
         b'{"x":' * 100_000,
         b'{"clientID":"c","x":' + b"[" * 100_000,
@@ -214,7 +221,9 @@ def test_changes_of_attributes() -> None:
     assert parse_attribute_changes("-a,+c=2") == {"-a": "", "+c": "2"}
 
 
-@pytest.mark.parametrize("text", ["a=b", "+a", "-a=b", "+", "-", "+=b", "+a=1,+a=2", "+a=1,", ","])
+@pytest.mark.parametrize(
+    "text", ["a=b", "a", "+a", "-a=b", "+", "-", "+=b", "+a=1,+a=2", "+a=1,", ","]
+)
 def test_no_changes_of_attributes(text: str) -> None:
     with pytest.raises(BodyError):
         parse_attribute_changes(text)

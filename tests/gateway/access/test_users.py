@@ -63,6 +63,7 @@ def test_policies_are_kept_and_shown(guarded: MemoryGateway, root: SignedClient)
         acl | {"policies": [{"policyType": "Custom", "entries": entries[:1]}]}
     ]
     assert ok(root.ask(3010, {"subjectFilter": "bob"})).body == b""
+    assert ok(root.ask(3010, {"resourceFilter": "Cluster:"})).body == b""
     refused = root.ask(3008, {"subject": "User:alice", "resource": "T*"})
     assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "The resource is null.")
     ok(root.ask(3008, {"subject": "User:alice", "resource": "Topic:T*"}))
@@ -125,6 +126,7 @@ def test_after_a_refused_batch_all_are_what_they_were_and_only_those_of_the_batc
         ok(create_user(root, name))
         ok(put_acl(root, name, "Topic:T", ["Pub"]))
     ok(root.ask(3008, {"subject": "User:carol"}))
+    ok(create_user(root, "frank"))
     before = read(root.ask(3005)), read(root.ask(3010))
     with monkeypatch.context() as patched, commits_fail(guarded):
         patched.delattr("gateway.access.users.read_notes")
@@ -133,6 +135,7 @@ def test_after_a_refused_batch_all_are_what_they_were_and_only_those_of_the_batc
             root.ask(3002, {"username": "alice"}, b'{"password":"other","userType":"Super"}'),
             root.ask(3002, {"username": "bob"}, b'{"userStatus":"disable"}'),
             root.ask(3003, {"username": "alice2"}),
+            root.ask(3003, {"username": "frank"}),
             put_acl(root, "alice", "Topic:*", ["Sub"]),
             put_acl(root, "carol", "Topic:*", ["Sub"]),
             root.ask(3008, {"subject": "User:bob"}),
@@ -157,6 +160,8 @@ def test_after_a_refused_batch_all_are_what_they_were_and_only_those_of_the_batc
     ("code", "ext", "body", "remark"),
     [
         (3001, {"username": "bob"}, {}, "password can not be blank"),
+        (3001, {"username": "bob"}, {"password": " "}, "password can not be blank"),
+        (3001, {"username": "b\0b"}, {"password": "p"}, "username has at most 400 bytes"),
         (3001, {"username": " "}, {"password": "p"}, "username can not be blank"),
         (3001, {"username": "x" * 401}, {"password": "p"}, "username has at most 400 bytes"),
         (3001, {"username": "bob"}, {"password": "p" * 1_001}, "password has at most 1000 bytes"),
@@ -178,6 +183,14 @@ def test_refusals(
     answer = root.ask(code, ext, b"" if body is None else json.dumps(body).encode())
     assert answer.code == ResponseCode.NO_PERMISSION
     assert (answer.remark or "").startswith(remark)
+
+
+def test_the_longest_name_and_password(guarded: MemoryGateway, root: SignedClient) -> None:
+    name, password = "ä" * 200, "ö" * 500
+    ok(create_user(root, name, password=password))
+    ok(put_acl(root, name, "Topic:T", ["Pub"]))
+    guarded.restart()
+    ok(SignedClient(guarded, name, password).send_message("T"))
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,10 @@ def test_users_are_kept_and_shown(guarded: MemoryGateway, root: SignedClient) ->
     assert [one["username"] for one in read(root.ask(3005))] == ["alice", ROOT]
     assert read(root.ask(3005, {"filter": "lic"})) == [alice]
     assert ok(root.ask(3005, {"filter": "nobody"})).body == b""
-    ok(root.ask(3002, {"username": "alice"}, b'{"userStatus":"disable","userType":"bad"}'))
+    ok(root.ask(3002, {"username": "alice"}, b'{"userStatus":"DISABLE","userType":"bad"}'))
     assert read(root.ask(3004, {"username": "alice"})) == alice | {"userStatus": "disable"}
+    ok(root.ask(3002, {"username": "alice"}, b'{"userStatus":"Enable","password":" "}'))
+    assert read(root.ask(3004, {"username": "alice"})) == alice
     ok(root.ask(3003, {"username": "alice"}))
     ok(root.ask(3003, {"username": "alice"}))
     assert ok(root.ask(3004, {"username": "alice"})).body == b""

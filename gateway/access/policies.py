@@ -67,14 +67,12 @@ class Need(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """The resources that an entry is about. `kind` is `*` for all kinds.
-
-    `rank` orders patterns, the most specific first: an exact name, the longest prefix, any name, anything.
-    """
+    """The resources that an entry is about: one name, or all names that begin with a prefix. `kind` is `*` for all
+    kinds."""
 
     kind: str
-    prefix: str
-    rank: tuple[int, int]
+    name: str
+    is_prefix: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
@@ -84,36 +82,19 @@ class Pattern(NamedTuple):
         """
         if text == ANY:
             return ANYTHING
-        kind, colon, name = text.partition(":")
+        kind, _, name = text.partition(":")
         kind = kind.capitalize()
-        if kind not in KINDS or not colon or not name:
+        if kind not in KINDS or not name:
             raise PolicyError("The resource is null.")
-        if name == ANY:
-            return cls.any_of(kind)
-        return cls.begins(kind, name[:-1]) if name.endswith(ANY) else cls.exact(kind, name)
-
-    @classmethod
-    def exact(cls, kind: str, name: str) -> Pattern:
-        """Return the pattern of one resource."""
-        return cls(kind, name, (0, 0))
-
-    @classmethod
-    def begins(cls, kind: str, prefix: str) -> Pattern:
-        """Return the pattern of all resources of a kind whose names begin with a prefix."""
-        return cls(kind, prefix, (1, -len(prefix)))
-
-    @classmethod
-    def any_of(cls, kind: str) -> Pattern:
-        """Return the pattern of all resources of a kind."""
-        return cls(kind, "", (2, 0))
+        return cls(kind, name.removesuffix(ANY), name.endswith(ANY))
 
     def __str__(self) -> str:
         if self.kind == ANY:
             return ANY
-        return f"{self.kind}:{self.prefix}" + (ANY if self.rank[0] else "")
+        return f"{self.kind}:{self.name}" + (ANY if self.is_prefix else "")
 
 
-ANYTHING: Final = Pattern(ANY, "", (3, 0))
+ANYTHING: Final = Pattern(ANY, "", is_prefix=True)
 
 
 class Entry(NamedTuple):
@@ -143,7 +124,7 @@ class _Policy:
         self._entries: dict[Pattern, list[Entry]] = {}
         for entry in entries:
             self._entries.setdefault(entry.pattern, []).append(entry)
-        prefixes = {len(pattern.prefix) for pattern in self._entries if pattern.rank[0] == 1}
+        prefixes = {len(pattern.name) for pattern in self._entries if pattern.is_prefix}
         self._lengths = sorted(prefixes, reverse=True)
 
     def allows(self, need: Need, source: str) -> bool | None:
@@ -160,11 +141,10 @@ class _Policy:
         return None
 
     def _patterns(self, kind: str, name: str) -> Iterator[Pattern]:
-        """Yield the patterns that match a resource, the most specific first."""
-        yield Pattern.exact(kind, name)
+        """Yield the patterns that match a resource, the most specific first: its name, the longest prefix, anything."""
+        yield Pattern(kind, name)
         for length in self._lengths:
-            yield Pattern.begins(kind, name[:length])
-        yield Pattern.any_of(kind)
+            yield Pattern(kind, name[:length], is_prefix=True)
         yield ANYTHING
 
 

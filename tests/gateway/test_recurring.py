@@ -117,7 +117,7 @@ def test_what_fires_is_the_message_that_was_left(
         assert properties | left == properties | {**left, "UNIQ_KEY": "7F00"}
         assert properties["TIDEGATE_NAME"] == "nightly"
         assert properties["TIDEGATE_PLANNED_MS"] == time
-        assert message.born_ms == int(time)
+        assert (message.born_ms, message.reconsume_times) == (int(time), 0)
         assert not {"TIDEGATE_EVERY", "TIDEGATE_MISFIRE"} & set(properties)
         assert (message.queue_id, message.flag) == (2, 9 if message.flag else 0)
     assert len(ids) == 3
@@ -254,6 +254,7 @@ def test_topics_have_names_of_their_own(gateway: MemoryGateway, client: MemoryCl
     put(client, every="1m")
     client.send_message("other", "x", {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "nightly"})
     assert [one["topic"] for one in listed(client)] == ["orders", "other"]
+    assert [(one["tags"], one["keys"]) for one in listed(client)] == [("", "")] * 2
     assert [one["topic"] for one in listed(client, topic="other")] == ["other"]
 
 
@@ -862,16 +863,23 @@ def test_a_half_cannot_recur(client: MemoryClient) -> None:
     assert listed(client) == []
 
 
-def test_a_topic_that_was_made_smaller(gateway: MemoryGateway, client: MemoryClient) -> None:
+@pytest.mark.parametrize(
+    ("own", "read", "write", "queue"), [(3, 2, 2, 1), (2, 2, 2, 0), (3, 2, 0, 0), (3, 4, 2, 3)]
+)
+def test_a_topic_that_was_made_smaller(
+    gateway: MemoryGateway, client: MemoryClient, own: int, read: int, write: int, queue: int
+) -> None:
     client.send_message(
-        "orders", "x", {"TIDEGATE_EVERY": "1s", "TIDEGATE_NAME": "n"}, fields={"queue": 3}
+        "orders", "x", {"TIDEGATE_EVERY": "1s", "TIDEGATE_NAME": "n"}, fields={"queue": own}
     )
     topics = gateway.service.broker.topics
     topic = topics.get("orders")
     assert topic is not None
-    topics.put(msgspec.structs.replace(topic.settings, read_queue_nums=2, write_queue_nums=2))
+    topics.put(
+        msgspec.structs.replace(topic.settings, read_queue_nums=read, write_queue_nums=write)
+    )
     gateway.advance(SECOND)
-    assert bodies(client.pull_all(queue=1)) == ["x"]
+    assert bodies(client.pull_all(queue=queue)) == ["x"]
 
 
 def test_settings_change_while_it_serves(gateway: MemoryGateway, client: MemoryClient) -> None:

@@ -548,8 +548,8 @@ def test_which_policy_counts(login: Login, root: SignedClient) -> None:
 )
 def test_source_addresses(login: Login, root: SignedClient, host: str, may: bool) -> None:
     client = login(host=host)
-    ips = ["192.0.2.7/24", "10.0.0.1", "2001:db8::/32"]
-    ok(put_acl(root, "alice", "Topic:T", ["Get"], ips=ips))
+    ips = ["192.0.2.7/24", " 10.0.0.1 ", "2001:db8::/32"]
+    ok(put_acl(root, "alice", "Topic:T", [" Get "], ips=ips))
     answer = client.ask(351, {"topic": "T"})
     assert is_refused(answer) is not may
     if not may:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 from cronsim import CronSim
 from hypothesis import assume, given, settings
@@ -316,7 +317,9 @@ def test_periods(every_ms: int, start_ms: int | None, set_ms: int, after_ms: int
     assert (found - first_ms) % every_ms == 0
     assert found == first_ms or found - every_ms <= after_ms
     assert of.next_after(found, set_ms) == found + every_ms
-    assert of.last_until(found + every_ms * 5 - 1, found, set_ms) == found + every_ms * 4
+    for end_ms in (None, found + every_ms * 9):
+        ended = Rule(every_ms=every_ms, start_ms=start_ms, end_ms=end_ms)
+        assert ended.last_until(found + every_ms * 5 - 1, found, set_ms) == found + every_ms * 4
 
 
 def test_start_and_end_belong_to_it() -> None:
@@ -325,6 +328,8 @@ def test_start_and_end_belong_to_it() -> None:
         ms("2027-05-02T05:00"),
         ms("2027-05-03T05:00"),
     ]
+    later = rule(cron="0 5 * * *", start=str(ms("2027-05-02T05:00") + 1))
+    assert later.next_after(ms("2027-01-01"), 0) == ms("2027-05-03T05:00")
     of = rule(every="1h", start="2027-05-02T05:00", end="2027-05-02T07:00")
     assert len(list(of.times_after(0, 0))) == 3
     assert of.last_until(ms("2027-06-01"), ms("2027-05-02T05:00"), 0) == ms("2027-05-02T07:00")
@@ -360,7 +365,7 @@ def test_times_are_of_the_rules_zone() -> None:
         ({"every": "-5s"}, "no period"),
         ({"every": "0.5ms"}, "no period"),
         ({"every": "1.0005s"}, "no period"),
-        ({"every": "101000d"}, "longer than 100 years"),
+        ({"every": "36500d1ms"}, "longer than 100 years"),
         ({"every": "P1M"}, "months and years differ in length"),
         ({"every": " p1y2dT1h"}, "months and years differ in length"),
         ({"every": "nan"}, "no period"),
@@ -370,17 +375,28 @@ def test_times_are_of_the_rules_zone() -> None:
         ({"cron": "* * * * *", "zone": "x" * 5_000}, "no time zone"),
         ({"every": "1h", "start": "soon"}, "start: 'soon' is not a time"),
         ({"every": "1h", "end": "9" * 40}, "is not a time"),
-        ({"every": "1h", "end": "9" * 16}, "between the years"),
-        ({"every": "1h", "start": "1960-01-01T00:00"}, "between the years"),
+        ({"every": "1h", "end": str(LATEST_DATE_MS + 1)}, "between the years"),
+        ({"every": "1h", "start": "1969-12-31T23:59:59.999"}, "between the years"),
         ({"every": "1h", "count": "0"}, "no count"),
         ({"every": "1h", "count": "-1"}, "no count"),
         ({"every": "1h", "count": "²"}, "no count"),
-        ({"every": "1h", "count": "9" * 30}, "no count"),
+        ({"every": "1h", "count": "+1"}, "no count"),
+        ({"every": "1h", "count": "1" + "0" * 18}, "no count"),
     ],
 )
 def test_what_is_no_rule_is_refused(asked: dict[str, str], says: str) -> None:
     with pytest.raises(RuleError, match=re.escape(says)):
         make_rule(NOON, **asked)
+
+
+def test_the_most_that_a_rule_can_say() -> None:
+    of = rule(every="36500d", start="1970-01-01T00:00", end=str(LATEST_DATE_MS), count="9" * 18)
+    assert (of.every, of.start_ms, of.end_ms, of.count) == ("36500d", 0, LATEST_DATE_MS, 10**18 - 1)
+    assert msgspec.json.decode(msgspec.json.encode(of), type=Rule) == of
+    of = rule(every="1ms", count="1")
+    assert (of.every_ms, of.count) == (1, 1)
+    longest = "00," + "0," * 94 + "0 * * * *"
+    assert (len(longest), rule(cron=longest).cron) == (200, longest)
 
 
 @given(st.text(max_size=30) | st.text("0123456789*/,-LW# SUNMO", max_size=30))
@@ -442,7 +458,8 @@ def test_of_one_that_fires_once_in_decades_only_the_next_times_are_examined(
 
 
 def test_beyond_the_last_year_there_is_nothing() -> None:
-    assert rule(cron="0 0 1 1 *").next_after(LATEST_DATE_MS, 0) is None
+    for end_ms in (None, LATEST_DATE_MS):
+        assert Rule(cron="0 0 1 1 *", end_ms=end_ms).next_after(LATEST_DATE_MS, 0) is None
     assert rule(cron="0 0 1 1 *").next_after(1 << 62, 0) is None
     for zone in ("UTC", "Asia/Tokyo", "America/New_York"):
         daily = rule(cron="0 0 * * *", zone=zone)

@@ -133,6 +133,13 @@ def test_just_before_a_change(change: str, seconds: int) -> None:
         ("0 * 1 6 *", BERLIN, "2027-01-10", ["2027-05-31T22:00:00", "2027-05-31T23:00:00"]),
         ("0 * 1 12 *", BERLIN, "2027-06-10", ["2027-11-30T23:00:00", "2027-12-01T00:00:00"]),
         ("*/30 0 30 4 *", "Africa/Cairo", "2027-04-01", ["2028-04-29T21:00:00"]),
+        # An hour that comes twice does so on a day of which there is one a year, too.
+        (
+            "*/30 2 31 10 *",
+            BERLIN,
+            "2027-10-31T02:30",
+            ["2027-10-31T01:00:00", "2027-10-31T01:30:00", "2028-10-31T01:00:00"],
+        ),
         (
             "*/20 4 * * *",
             "Australia/Lord_Howe",

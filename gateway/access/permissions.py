@@ -50,7 +50,7 @@ SHOW: Final = GET | frozenset({Action.LIST})
 def topic_need(name: str, actions: frozenset[Action]) -> Need:
     """Return the need for actions on a topic; a retry topic belongs to its group."""
     if name.startswith(RETRY_PREFIX):
-        return group_need(name.removeprefix(RETRY_PREFIX), actions)
+        return group_need(name, actions)
     return Need(Resource("Topic", name), actions)
 
 

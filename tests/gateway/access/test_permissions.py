@@ -314,6 +314,7 @@ def test_a_retry_topic_is_its_group(login: Login) -> None:
     assert not is_refused(client.ask(105, retry))
     assert not is_refused(client.ask(11, PULL | retry))
     assert not is_refused(client.ask(310, SEND | {"b": "%RETRY%G", "a": "CLIENT_INNER_PRODUCER"}))
+    assert is_refused(login(("Group:G", "Pub"), name="bob").ask(105, retry))
     # Members of one group do not get another group's failed messages.
     assert is_refused(client.ask(11, PULL | {"topic": "%RETRY%H"}))
     assert is_refused(client.ask(310, SEND | {"b": "%RETRY%H", "a": "G"}))
@@ -334,6 +335,19 @@ def test_messages_by_number_are_those_of_their_topic(login: Login, root: SignedC
     ok(client.ask(33, {"offset": number}))
     assert not is_refused(client.ask(36, back))
     assert not is_refused(client.ask(309, directly))
+
+
+@pytest.mark.parametrize("code", [33, 36])
+@pytest.mark.parametrize("number", ["-1", "0", "2"])
+def test_a_number_that_no_message_has_needs_no_permission_for_its_topic(
+    login: Login, root: SignedClient, code: int, number: str
+) -> None:
+    """Messages are numbered from 1 on."""
+    ok(root.send_message("secret"))
+    fields = {"offset": number, "group": "G", "delayLevel": "0"}
+    answers = [one.ask(code, fields) for one in (login(("Group:G", "Sub")), root)]
+    assert len({(one.code, one.remark) for one in answers}) == 1
+    assert answers[0].code == ResponseCode.SYSTEM_ERROR
 
 
 def test_a_transaction_is_decided_by_those_who_may_send_to_its_topic(

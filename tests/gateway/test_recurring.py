@@ -177,7 +177,10 @@ def test_they_fire_beside_timed_messages(gateway: MemoryGateway, client: MemoryC
 
 def test_it_ends_after_a_count(gateway: MemoryGateway, client: MemoryClient) -> None:
     put(client, every="1s", count="2")
-    gateway.advance(5 * SECOND)
+    with capturedLogs() as logs:
+        gateway.advance(5 * SECOND)
+    told = "recurring message nightly of topic orders has come to its end after 2 messages"
+    assert [formatEvent(event) for event in logs].count(told) == 1
     assert len(client.pull_all()) == 2
     assert listed(client) == []
 
@@ -830,7 +833,10 @@ def test_a_deleted_topic_takes_them_along(gateway: MemoryGateway, client: Memory
 def test_without_its_topic_one_is_deleted(gateway: MemoryGateway, client: MemoryClient) -> None:
     put(client, every="1m")
     gateway.service.broker.topics.delete("orders")
-    gateway.advance(MINUTE)
+    with capturedLogs() as logs:
+        gateway.advance(MINUTE)
+    told = "recurring message nightly of topic orders is deleted: its topic is gone"
+    assert told in [formatEvent(event) for event in logs]
     assert listed(client) == []
     assert gateway.service.broker.recurring.count() == 0
     firing = gateway.service.broker.firing

@@ -113,7 +113,7 @@ def _send(call: Call, broker: Broker) -> Iterator[Need]:
 def _stored(offset: int, actions: frozenset[Action], broker: Broker) -> Iterator[Need]:
     """Need actions on the topic of the message, or of the undecided half message, with a number. Need nothing if there
     is none. Numbers can be guessed, so a refusal does not name the topic."""
-    record = find_record(broker.store, max(0, offset))
+    record = find_record(broker.store, offset)
     if record is not None:
         name = decode_message(record).topic
     else:

@@ -319,6 +319,7 @@ def test_delete(gateway: MemoryGateway, client: MemoryClient) -> None:
     answer = change(client, "delete")
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert answer.remark == "topic orders has no recurring message 'nightly'"
+    assert (change(client, "delete", "").remark or "").startswith("'' is no name")
     gateway.advance(3 * MINUTE)
     assert len(client.pull_all()) == 1
     assert put(client, every="1m")["recurring"] == "set"
@@ -432,7 +433,7 @@ def test_pages(
         assert client.send_message(longest, "x", rule).code == ResponseCode.SUCCESS
     found, cursor = [], ""
     while cursor is not None:
-        fields = {"limit": str(limit), "cursor": cursor}
+        fields = {"topic": longest, "limit": str(limit), "cursor": cursor}
         page = json.loads(client.ask(RequestCode.LIST_RECURRING, fields).body)
         found.append([one["name"] for one in page["recurring"]])
         cursor = page["cursor"]

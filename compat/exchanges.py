@@ -50,24 +50,22 @@ def exchanges(file: Path) -> Iterator[Exchange]:
 
 
 def _paired(owner: str, frames: Iterable[tuple[Kind, bytes]]) -> Iterator[Exchange]:
-    """Pair requests with answers: an answer has the `opaque` of its request on the same connection."""
-    waiting: dict[tuple[Kind, int], Command] = {}
+    """Pair clients' requests with answers: an answer has the `opaque` of its request on the same connection. Of a
+    server's requests only relayed ones are answered, and those answers are the client's."""
+    waiting: dict[int, Command] = {}
     for kind, data in frames:
         command = command_in(data)
         if command is None:
             continue
-        if command.is_response:
-            asker = Kind.FROM_CLIENT if kind == Kind.FROM_SERVER else Kind.FROM_SERVER
-            request = waiting.pop((asker, command.opaque), None)
-            if request is not None:
-                yield Exchange(owner, asker == Kind.FROM_SERVER, request, command)
-        elif kind == Kind.FROM_SERVER:
-            # Only relayed ones are answered, and those answers are the client's.
-            yield Exchange(owner, kind == Kind.FROM_SERVER, command, None)
-        else:
-            waiting[kind, command.opaque] = command
-    for (kind, _), request in waiting.items():
-        yield Exchange(owner, kind == Kind.FROM_SERVER, request, None)
+        if kind == Kind.FROM_CLIENT:
+            if not command.is_response:
+                waiting[command.opaque] = command
+        elif not command.is_response:
+            yield Exchange(owner, is_from_server=True, request=command, answer=None)
+        elif (request := waiting.pop(command.opaque, None)) is not None:
+            yield Exchange(owner, is_from_server=False, request=request, answer=command)
+    for request in waiting.values():
+        yield Exchange(owner, is_from_server=False, request=request, answer=None)
 
 
 def command_in(data: bytes) -> Command | None:

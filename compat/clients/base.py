@@ -19,6 +19,7 @@ from compat.clients.driver import (
     Received,
     Sent,
     signing_fields,
+    until,
 )
 
 From = Literal["first", "last"]
@@ -296,6 +297,17 @@ class Poller:
         """Return the messages that arrive within `timeout` seconds; an empty list if none does."""
         found = self._driver.call("poll", name=self._name, timeoutMs=int(timeout * 1000))
         return msgspec.convert(found, list[Received])
+
+    def wait_for(self, count: int) -> list[Received]:
+        """Poll until there are `count` messages and return all. Raises TimeoutError after `PATIENCE_S` seconds."""
+        messages: list[Received] = []
+
+        def are_enough() -> bool:
+            messages.extend(self.poll())
+            return len(messages) >= count
+
+        until(are_enough, f"{count} polled messages")
+        return messages
 
 
 class Reply(msgspec.Struct):

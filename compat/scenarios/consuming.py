@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from compat.clients.driver import Received, until
+from compat.clients.driver import until
 from compat.clients.go import GoClient
 from compat.clients.java import JavaClient
 from compat.scenarios.later import arrived
@@ -128,14 +128,7 @@ def a_poller(stage: Stage) -> None:
     client = stage.able()
     client.send(topic, b"one", tags="red")
     poller = client.poller(topic, stage.topic("g"))
-    messages: list[Received] = []
-
-    def has_polled() -> bool:
-        messages.extend(poller.poll())
-        return bool(messages)
-
-    until(has_polled, "the message")
-    stage.see("arrived", arrived(messages))
+    stage.see("arrived", arrived(poller.wait_for(1)))
 
 
 @scenario(*ABLE, *OLD_JAVA)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compat.clients.cpp import CppClient
-from compat.clients.driver import ClientFailure, Driver, Outgoing, Received, Sent, until
+from compat.clients.driver import ClientFailure, Driver, Outgoing, Sent, until
 from compat.clients.java import VERSIONS, JavaClient, Version
 from compat.java_tools import Mqadmin
 from compat.real_broker import RealBroker
@@ -175,10 +175,7 @@ def test_java_pulls_filters_and_keeps_offsets(java: JavaClient, topic: str) -> N
 def test_java_polls(java: JavaClient, topic: str) -> None:
     java.send(topic, b"polled")
     poller = java.poller(topic, f"G-{topic}")
-    polled: list[Received] = []
-    while not polled:
-        polled = poller.poll()
-    assert [message.body for message in polled] == [b"polled"]
+    assert [message.body for message in poller.wait_for(1)] == [b"polled"]
 
 
 def test_java_finds_messages(java: JavaClient, topic: str) -> None:

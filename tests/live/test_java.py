@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from compat.clients.driver import ClientFailure, Outgoing, Received, Sent, until
+from compat.clients.driver import ClientFailure, Outgoing, Sent, until
 from compat.clients.java import JavaClient
 from gateway.cli.asking import now_ms
 from tests.live.conftest import JavaMaker, bodies
@@ -177,14 +177,7 @@ def test_pull_consumers(java: JavaClient, topic: str) -> None:
     puller.commit(topic, 0, 4)
     until(lambda: puller.offset(topic, 0, "committed") == 4, "the commit")
     poller = java.poller(topic, f"L-{topic}")
-    polled: list[Received] = []
-
-    def are_enough() -> bool:
-        polled.extend(poller.poll())
-        return len(polled) >= 5
-
-    until(are_enough, "five messages")
-    assert bodies(polled) == [b"0", b"1", b"2", b"3", b"4"]
+    assert bodies(poller.wait_for(5)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_large_and_compressed_bodies(java: JavaClient, topic: str) -> None:

@@ -155,7 +155,8 @@ class Store:
         self.damaged: set[bytes] = set()
         """What was found damaged: packed sequences of messages that cannot be read or fired, key prefixes of queues
         that cannot be read, and keys of other rows that were skipped."""
-        # Rows of the batch that are not in its transaction yet.
+        # Records whose rows are not made yet, and rows that are not in the batch's transaction yet.
+        self._records: list[tuple[bytes, bytes]] = []
         self._messages: list[tuple[bytes, bytes]] = []
         self._parts: list[tuple[bytes, bytes]] = []
         self._replaced: list[tuple[bytes, bytes]] = []
@@ -318,12 +319,11 @@ class Store:
         due: bytes,
     ) -> bytes:
         message_id = term(message_id)
-        stored = pack(record)
         if self._committed_sequence <= sequence == self._next_sequence - 1:
-            self._messages.append((number, self.cutter.cut(number, stored, self._parts)))
+            self._records.append((number, record))
         else:
             # A half that is committed has its own record, or later messages behind it.
-            self._replaced.append((number, stored))
+            self._replaced.append((number, pack(record)))
         self._ids.append((b"%b\0%b" % (message_id, number), due))
         for key in keys:
             self._keys.append((key_prefix(topic, term(key)) + number, b""))
@@ -444,7 +444,7 @@ class Store:
         batch."""
         return (
             self._is_open
-            or bool(self._messages)
+            or bool(self._records)
             or self.progress.is_included
             or self._failure is not None
         )
@@ -526,6 +526,7 @@ class Store:
             with suppress(StorageError):
                 # If this fails, the next batch tries again, and reports why it cannot.
                 self._txn.roll_back()
+        self._records.clear()
         for _, rows, _ in self._unwritten:
             rows.clear()
         for queue in self._grown:
@@ -561,6 +562,12 @@ class Store:
             # Ids come nearly in order, keys in random order.
             keys = [key for key, _ in self._keys]
             self.environment.ahead.touch(txn, Rows(self.tables.keys, keys))
+        # All together: zstd's code then stays in the processor's caches.
+        cut, parts = self.cutter.cut, self._parts
+        self._messages += [
+            (number, cut(number, pack(record), parts)) for number, record in self._records
+        ]
+        self._records.clear()
         for table, rows, append in self._unwritten:
             if rows:
                 txn.put_all(rows, db=table, append=append)

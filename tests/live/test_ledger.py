@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -65,11 +67,20 @@ def test_each_fault_is_noticed(found: list[Message], faults: dict[str, set[str]]
     assert {kind: ids for kind, ids in book.faults(found).items() if ids} == faults
 
 
-def test_a_sender_that_ended_before_its_time_is_no_clean_run(tmp_path: Path) -> None:
+def test_a_sender_that_ended_before_its_time_is_no_clean_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = Site(tmp_path, 1, "sync", has_own_disk=False)
-    ended = threading.Thread(target=int)
-    ended.start()
-    ended.join()
-    site._senders = [ended]
-    with pytest.raises(AssertionError, match="a sender ended before its time"):
-        site.end()
+    monkeypatch.setattr(site, "_send", lambda seed, step: None)
+    with pytest.raises(AssertionError, match="a sender ended before its time"), site.load(1):
+        time.sleep(0.1)
+
+
+def test_nobody_sends_any_more_after_a_harm_that_failed(tmp_path: Path) -> None:
+    site = Site(tmp_path, 1, "sync", has_own_disk=False)
+    before = threading.active_count()
+    during = []
+    with suppress(ZeroDivisionError), site.load(2):
+        during.append(threading.active_count())
+        raise ZeroDivisionError
+    assert [before, during] == [threading.active_count(), [before + 2]]

@@ -63,28 +63,28 @@ def torture(
     done: Counter[str] = Counter()
     with site.gateway:
         site.wait_until_serving()
-        site.begin(senders)
-        begin = time.monotonic()
-        left: list[str] = []
-        while (passed := time.monotonic() - begin) < seconds or (
-            len(done) < len(known) and passed < 3 * seconds + _PATIENCE_S
-        ):
-            time.sleep(chance.uniform(0.3, 1.5))
-            if not left:
-                left = chance.sample(list(known), len(known))
-            name = left.pop()
-            try:
-                said = known[name](site, chance, terms)
-                done[name] += 1
-            except harms.KNOWN_ERRORS as error:
-                said = f"met {error}"
-            site.watch_memory()
-            tell(
-                f"{time.monotonic() - begin:5.0f} s  {name}: {said}; "
-                f"{len(site.ledger.sent):,} acknowledged so far"
-            )
+        with site.load(senders):
+            begin = time.monotonic()
+            left: list[str] = []
+            while (passed := time.monotonic() - begin) < seconds or (
+                len(done) < len(known) and passed < 3 * seconds + _PATIENCE_S
+            ):
+                time.sleep(chance.uniform(0.3, 1.5))
+                if not left:
+                    left = chance.sample(list(known), len(known))
+                name = left.pop()
+                try:
+                    said = known[name](site, chance, terms)
+                    done[name] += 1
+                except harms.KNOWN_ERRORS as error:
+                    said = f"met {error}"
+                site.watch_memory()
+                tell(
+                    f"{time.monotonic() - begin:5.0f} s  {name}: {said}; "
+                    f"{len(site.ledger.sent):,} acknowledged so far"
+                )
         tell("waiting for what is pending")
-        found = site.end()
+        found = site.fired()
     ledger = site.ledger
     return Verdict(
         acknowledged=len(ledger.sent),

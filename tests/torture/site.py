@@ -49,7 +49,6 @@ class Site:
         self.ledger = Ledger()
         self.peak_own_memory = 0
         self._over = threading.Event()
-        self._senders: list[threading.Thread] = []
 
     def _environment(self) -> dict[str, str]:
         if not self.has_own_clock:
@@ -82,14 +81,23 @@ class Site:
         """Return a connection to one of the workers. Raises ClientError and RefusalError."""
         return RemotingClient(*self.address(number))
 
-    def begin(self, senders: int) -> None:
-        """Start the load."""
-        self._senders = [
+    @contextmanager
+    def load(self, senders: int) -> Iterator[None]:
+        """Send by so many threads, as long as the context lasts."""
+        threads = [
             threading.Thread(target=self._send, args=(number, senders), daemon=True)
             for number in range(senders)
         ]
-        for sender in self._senders:
-            sender.start()
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+            # A sender that failed has printed its error. Without it, the gateway was hardly under load.
+            assert all(thread.is_alive() for thread in threads), "a sender ended before its time"
+        finally:
+            self._over.set()
+            for thread in threads:
+                thread.join()
 
     def _send(self, seed: int, step: int) -> None:
         numbers = iter(range(seed, 1 << 60, step))
@@ -101,13 +109,8 @@ class Site:
                 continue
             work(connection, self.ledger, seed, numbers, self._over)
 
-    def end(self) -> list[Message]:
-        """Stop the load, and wait for all pending messages. Return all messages that fired."""
-        # A sender that failed has printed its error. Without it, the gateway was hardly under load.
-        assert all(sender.is_alive() for sender in self._senders), "a sender ended before its time"
-        self._over.set()
-        for sender in self._senders:
-            sender.join()
+    def fired(self) -> list[Message]:
+        """Wait for all pending messages. Return all messages that fired."""
         self.wait_until_serving()
         with self.gateway.client() as client:
             wait_until_fired(client)

@@ -23,13 +23,10 @@ STATE_SIZE: Final = 112
 _STATE_AT: Final = 40
 _PAGE_SIZE: Final = Struct("=I")
 _LAST_PAGE_AND_TRANSACTION: Final = Struct("=QQ")
-_ROOT: Final = Struct("=Q")
 META_PAGES: Final = 2
 """Pages at the beginning of the file that LMDB reserves."""
 
 DATABASE_SIZE: Final = 48
-_FREE_ROOT_AT: Final = DATABASE_SIZE - 8
-_MAIN_ROOT_AT: Final = 2 * DATABASE_SIZE - 8
 NO_PAGE: Final = (1 << 64) - 1
 """The root of an empty database."""
 _HEADER_SIZE: Final = 16
@@ -79,18 +76,6 @@ def page_size_of(state: bytes) -> int:
     """Return the size of a page in bytes."""
     size: int = _PAGE_SIZE.unpack_from(state)[0]
     return size
-
-
-def free_root_of(state: bytes) -> int | None:
-    """Return the root page of the database of free pages; None when it has none."""
-    number: int = _ROOT.unpack_from(state, _FREE_ROOT_AT)[0]
-    return None if number == NO_PAGE else number
-
-
-def main_root_of(state: bytes) -> int | None:
-    """Return the root page of the main database; None when it has none."""
-    number: int = _ROOT.unpack_from(state, _MAIN_ROOT_AT)[0]
-    return None if number == NO_PAGE else number
 
 
 def end_of(state: bytes) -> int:

@@ -15,15 +15,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from struct import Struct, error
-from typing import Final
+from typing import Final, NamedTuple
 
+from storage.keys import MAX_KEY
 from storage.meta_pages import (
     DATABASE_SIZE,
     META_PAGES,
     NO_PAGE,
-    free_root_of,
     last_page_of,
-    main_root_of,
     page_size_of,
 )
 
@@ -31,10 +30,19 @@ _PAGE: Final = Struct("=QHHHH")
 _NODE: Final = Struct("=HHHH")
 _OFFSET: Final = Struct("=H")
 _NUMBER: Final = Struct("=Q")
+_TREE: Final = Struct("=IHHQQQQQ")
 _BRANCH: Final = 1
+_LEAF: Final = 2
 _LONG: Final = 4
 _LONG_VALUE: Final = 1
 _DATABASE: Final = 2
+
+
+class _Tree(NamedTuple):
+    """A database: how many levels its pages have, and its root page."""
+
+    levels: int
+    root: int
 
 
 def are_free(file: int, state: bytes, first: int) -> bool:
@@ -91,15 +99,15 @@ def find_wrong_page(file: int, state: bytes) -> str | None:
 
 
 def _all_trees(file: int, state: bytes) -> Iterator[bytes]:
-    yield from _tree(file, state, free_root_of(state))
-    for page in _tree(file, state, main_root_of(state)):
+    yield from _tree(file, state, _tree_in(state, 0))
+    for page in _tree(file, state, _tree_in(state, DATABASE_SIZE)):
         yield page
-        for root in _roots(page):
-            yield from _tree(file, state, root)
+        for tree in _trees_in(page):
+            yield from _tree(file, state, tree)
 
 
 def _free_pages(file: int, state: bytes) -> Iterator[list[int]]:
-    for page in _tree(file, state, free_root_of(state)):
+    for page in _tree(file, state, _tree_in(state, 0)):
         if _is_branch(page):
             continue
         for low, middle, flags, value in _nodes(page):
@@ -132,32 +140,41 @@ def _long_values(file: int, state: bytes, page: bytes) -> Iterator[tuple[int, in
             yield first, count
 
 
-def _tree(file: int, state: bytes, root: int | None) -> Iterator[bytes]:
+def _tree(file: int, state: bytes, tree: _Tree) -> Iterator[bytes]:
     """Yield the pages of a database.
 
-    :raises ValueError: when one is missing or is another page, or they go round in a circle.
+    :raises ValueError: when one is missing, is another page or one of another level, or they go round in a circle.
     """
     size = page_size_of(state)
-    below = [] if root is None else [root]
+    below = [] if tree.root == NO_PAGE else [(tree.root, tree.levels)]
     left = os.fstat(file).st_size // size
     while below:
-        number = below.pop()
+        number, level = below.pop()
         page = os.pread(file, size, number * size)
         if len(page) != size or _number(page) != number or not left:
             raise _wrong(number)
+        if _PAGE.unpack_from(page)[2] != (_LEAF if level == 1 else _BRANCH):
+            raise _wrong(number)
         left -= 1
         yield page
-        if _is_branch(page):
-            below += (low | middle << 16 | high << 32 for low, middle, high, _ in _nodes(page))
+        if level > 1:
+            nodes = _nodes(page)
+            below += (
+                (low | middle << 16 | high << 32, level - 1) for low, middle, high, _ in nodes
+            )
 
 
-def _roots(page: bytes) -> Iterator[int]:
-    """Yield the root pages of the databases in a page of the main one; an empty database has none."""
+def _trees_in(page: bytes) -> Iterator[_Tree]:
+    """Yield the databases in a page of the main one."""
     if not _is_branch(page):
         for _, _, flags, value in _nodes(page):
-            (root,) = _NUMBER.unpack_from(page, value + DATABASE_SIZE - _NUMBER.size)
-            if flags & _DATABASE and root != NO_PAGE:
-                yield root
+            if flags & _DATABASE:
+                yield _tree_in(page, value)
+
+
+def _tree_in(content: bytes, at: int) -> _Tree:
+    _, _, levels, *_, root = _TREE.unpack_from(content, at)
+    return _Tree(levels, root)
 
 
 def _wrong(number: int) -> ValueError:
@@ -174,12 +191,21 @@ def _is_branch(page: bytes) -> bool:
 
 
 def _nodes(page: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield low, middle and high of each node of a page, and where its value begins."""
-    end = _PAGE.unpack_from(page)[3]
+    """Yield low, middle and high of each node of a page, and where its value begins.
+
+    :raises ValueError: when one reaches beyond the page, or is none that a page can have.
+    """
+    number, _, kind, end, begin = _PAGE.unpack_from(page)
     for at in range(_PAGE.size, end, _OFFSET.size):
         (node,) = _OFFSET.unpack_from(page, at)
         low, middle, high, key_size = _NODE.unpack_from(page, node)
-        yield low, middle, high, node + _NODE.size + key_size
+        value = last = node + _NODE.size + key_size
+        if kind == _LEAF and high != _LONG_VALUE:
+            last += low | middle << 16
+        is_odd = kind == _LEAF and high > _DATABASE
+        if node < begin or last > len(page) or key_size > MAX_KEY or is_odd:
+            raise _wrong(number)
+        yield low, middle, high, value
 
 
 def _numbers(content: bytes, at: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
@@ -16,12 +16,11 @@ import pytest
 
 from storage.meta_pages import (
     DATA_FILE,
-    free_root_of,
     last_page_of,
     newest_state,
     page_size_of,
 )
-from storage.pages import _free_pages, are_free, find_wrong_page
+from storage.pages import _free_pages, _nodes, _tree, _tree_in, _trees_in, are_free, find_wrong_page
 
 DATABASE = Struct("=IHHQQQQQ")
 """MDB_db: page size, flags, depth, branch pages, leaf pages, pages of long values, rows, root."""
@@ -115,8 +114,7 @@ def test_lists_that_go_round_in_a_circle_are_none(data: Path, tmp_path: Path) ->
     folder = tmp_path / "data"
     shutil.copytree(data, folder)
     with newest(folder) as (file, state):
-        size, root = page_size_of(state), free_root_of(state)
-        assert root is not None
+        size, root = page_size_of(state), _tree_in(state, 0).root
         page = bytearray(os.pread(file, size, root * size))
         node = int.from_bytes(page[FIRST_NODE_AT : FIRST_NODE_AT + 2], sys.byteorder)
         page[node : node + 4] = root.to_bytes(4, sys.byteorder)
@@ -133,3 +131,66 @@ def test_a_damaged_state_is_read_in_no_time(data: Path, damaged_at: int) -> None
         damaged = bytearray(state)
         damaged[damaged_at : damaged_at + 8] = (1 << 60).to_bytes(8, sys.byteorder)
         assert not are_free(file, bytes(damaged), last_page_of(state))
+
+
+@pytest.fixture(scope="module")
+def two_levels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int]:
+    """A file with a table of two levels, with its root and its first leaf."""
+    folder = tmp_path_factory.mktemp("levels")
+    with lmdb.open(str(folder), max_dbs=1) as environment:
+        table = environment.open_db(b"table")
+        with environment.begin(table, write=True) as txn:
+            for number in range(500):
+                txn.put(b"%03d" % number, b"x" * 20)
+    with newest(folder) as (file, state):
+        (tree,) = [
+            one for page in _tree(file, state, _tree_in(state, 48)) for one in _trees_in(page)
+        ]
+        assert tree.levels == 2
+        page = os.pread(file, page_size_of(state), tree.root * page_size_of(state))
+        return folder, tree.root, next(_nodes(page))[0]
+
+
+def flagged(page: bytes, flags: int) -> bytes:
+    return page[:10] + flags.to_bytes(2, sys.byteorder) + page[12:]
+
+
+def with_node(page: bytes, at: int, content: bytes) -> bytes:
+    """Change the first node of a page, at an offset in it."""
+    at += int.from_bytes(page[FIRST_NODE_AT : FIRST_NODE_AT + 2], sys.byteorder)
+    return page[:at] + content + page[at + len(content) :]
+
+
+@pytest.mark.parametrize(
+    ("of_root", "damage"),
+    [
+        (True, lambda page: flagged(page, 2)),
+        (False, lambda page: flagged(page, 1)),
+        (False, lambda page: flagged(page, 4)),
+        (False, lambda page: page[:14] + b"\xff\x0f" + page[FIRST_NODE_AT:]),
+        (False, lambda page: with_node(page, 0, b"\0\x7f")),
+        (False, lambda page: with_node(page, 4, b"\4\0")),
+        (False, lambda page: with_node(page, 6, b"\0\2")),
+    ],
+    ids=["a leaf", "a branch", "neither", "before all", "long value", "odd", "long key"],
+)
+def test_a_page_that_lmdb_could_die_of_is_wrong(
+    two_levels: tuple[Path, int, int],
+    tmp_path: Path,
+    of_root: bool,
+    damage: Callable[[bytes], bytes],
+) -> None:
+    """Its number is right, but not its level, or where it says that rows are: it may be what it was before."""
+    whole, root, leaf = two_levels
+    folder = tmp_path / "data"
+    shutil.copytree(whole, folder)
+    page = root if of_root else leaf
+    with newest(folder) as (file, state):
+        assert find_wrong_page(file, state) is None
+        content = damage(os.pread(file, page_size_of(state), page * page_size_of(state)))
+        with (folder / DATA_FILE).open("r+b") as changed:
+            os.pwrite(changed.fileno(), content, page * page_size_of(state))
+        told = find_wrong_page(file, state)
+    assert told == (
+        f"the structure of data.mdb is damaged: page {page} is not the one that belongs there"
+    )

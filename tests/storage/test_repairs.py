@@ -60,7 +60,8 @@ from storage.keys import (
     split_queue_key,
     split_timer_key,
 )
-from storage.meta_pages import free_root_of, newest_state, page_size_of
+from storage.meta_pages import newest_state, page_size_of
+from storage.pages import _tree_in
 from storage.parts import is_cut
 from storage.pops import Pop
 from storage.records import pack, unpack
@@ -926,8 +927,7 @@ def test_a_list_of_free_pages_that_is_wrong_is_no_sound_folder(
     Inspection(folder.path, READER, NOW_MS).close()
     with (folder.path / "data.mdb").open("r+b") as file:
         state = newest_state(file.fileno())
-        size, root = page_size_of(state), free_root_of(state)
-        assert root is not None
+        size, root = page_size_of(state), _tree_in(state, 0).root
         page = os.pread(file.fileno(), size, root * size)
         # The layout is that of `pages`: the place of the first node, and its key of 8 bytes.
         node = int.from_bytes(page[16:18], sys.byteorder) + 16

@@ -13,7 +13,8 @@ COMMANDS: Final = frozenset({"fsck", "backup", "compact", "export", "drain"})
 """The commands that read whole data folders."""
 
 DIED: Final = (
-    "LMDB crashed while it read data.mdb: the structure of the file is damaged; restore a backup"
+    "LMDB crashed while it read data.mdb: the structure of the file is damaged; "
+    "run 'tidegate fsck', or restore a backup"
 )
 
 DEATHS: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)

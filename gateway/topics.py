@@ -126,6 +126,26 @@ class Topic:
         self.most_properties = MAX_PROPERTIES - (HANDLE_ROOM if self.is_retry else 0)
 
 
+def system_topics(config: Config) -> Iterator[TopicSettings]:
+    """Return the settings of the topics that exist without being stored."""
+    queues = config.default_topic_queues
+    yield TopicSettings(DEFAULT_TOPIC, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT)
+    levels = len(config.delay_level_ms)
+    yield TopicSettings(SCHEDULE_TOPIC, levels, levels, PERM_READ | PERM_WRITE)
+    for name in (
+        TIMER_TOPIC,
+        HALF_TOPIC,
+        TRACE_TOPIC,
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        f"{config.cluster_name}_REPLY_TOPIC",
+    ):
+        yield TopicSettings(name, 1, 1, PERM_READ | PERM_WRITE)
+    # Tools find the address of a cluster or a broker by requesting the route of a topic of that name.
+    for name, queues in ((config.cluster_name, 16), (config.broker_name, 1)):
+        yield TopicSettings(name, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT)
+
+
 class Topics:
     """All topics."""
 
@@ -136,7 +156,7 @@ class Topics:
         self._begins: dict[str, dict[int, int]] = {}
         self._unstored = Unstored[str](store)
         self.changes = 0
-        for settings in self._system_topics():
+        for settings in system_topics(config):
             self._topics[settings.topic_name] = Topic(settings)
         self.system = frozenset(self._topics)
         for name, settings_json in store.topics():
@@ -186,24 +206,6 @@ class Topics:
         queues = max(self._config.default_topic_queues, held)
         shown = name.decode(errors="backslashreplace")
         return TopicSettings(shown, queues, queues, PERM_READ | PERM_WRITE)
-
-    def _system_topics(self) -> Iterator[TopicSettings]:
-        queues = self._config.default_topic_queues
-        yield TopicSettings(DEFAULT_TOPIC, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT)
-        levels = len(self._config.delay_level_ms)
-        yield TopicSettings(SCHEDULE_TOPIC, levels, levels, PERM_READ | PERM_WRITE)
-        for name in (
-            TIMER_TOPIC,
-            HALF_TOPIC,
-            TRACE_TOPIC,
-            "SELF_TEST_TOPIC",
-            "OFFSET_MOVED_EVENT",
-            f"{self._config.cluster_name}_REPLY_TOPIC",
-        ):
-            yield TopicSettings(name, 1, 1, PERM_READ | PERM_WRITE)
-        # Tools find the address of a cluster or a broker by requesting the route of a topic of that name.
-        for name, queues in ((self._config.cluster_name, 16), (self._config.broker_name, 1)):
-            yield TopicSettings(name, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT)
 
     def configure(self, config: Config) -> None:
         """Use these settings to create topics."""

@@ -27,6 +27,7 @@ from storage.durable import check_file, transaction_ahead, transaction_held
 from storage.environment import (
     MAX_READERS,
     READERS_FILE,
+    STORED_FILES,
     Environment,
     Tables,
     has_room_to_lock,
@@ -97,6 +98,24 @@ def copy_open(environment: lmdb.Environment, target: Path, mode: int = 0o777) ->
             source = environment.path()
             raise StorageError(
                 f"{source} could not be copied to {target}: {error}{way_out(error)}"
+            ) from error
+        return (unfinished / DATA_FILE).stat().st_size
+
+
+def copy_files(data: Path, target: Path) -> int:
+    """Copy the files of a data folder as they are, free and damaged pages too, to a new folder: see `back_up`. No other
+    process may write to them.
+
+    :returns: the size of LMDB's file, in bytes.
+    """
+    with new_folder(target, OF_OWNER) as unfinished:
+        try:
+            for name in STORED_FILES:
+                if (data / name).exists():
+                    shutil.copyfile(data / name, unfinished / name)
+        except OSError as error:
+            raise StorageError(
+                f"{data} could not be copied to {target}: {error.strerror}"
             ) from error
         return (unfinished / DATA_FILE).stat().st_size
 
@@ -184,48 +203,59 @@ def compact(data: Path) -> Compacted:
     :raises DataFolderError: when a gateway serves, or the folder is not a data folder.
     :raises StorageError: when the disk has no room for the second file beside the first.
     """
-    # A link, as to another disk, stays.
-    file = data_file(data).resolve()
+    file = data_file(data)
     with lock_folder(data):
         # Report a folder in use before waiting for anything.
         pass
     _await_checkpoint(data)
     with lock_folder(data):
-        unfinished = file.with_name(
-            _COMPACTED if file.name == DATA_FILE else f".{file.name}{_COMPACTED}"
-        )
-        # An earlier attempt that was killed may have left it.
-        shutil.rmtree(unfinished, ignore_errors=True)
+        before = file.stat().st_size
         try:
-            with reading(data) as environment:
-                before = file.stat()
+            with new_data_file(data, _COMPACTED) as unfinished, reading(data) as environment:
                 tables = open_tables(environment, create=False)
                 with environment.begin() as txn:
                     needed = used_bytes(txn, tables)
-                free = free_bytes(file)
+                free = free_bytes(unfinished)
                 if free < needed:
                     raise StorageError(
                         f"compacting {data} needs {needed:,} bytes beside the old file, and the disk has {free:,} "
                         "free: make room, or back up to another disk, which compacts as well, and restore"
                     )
-                unfinished.mkdir(OF_OWNER)
                 _copy_used_pages(environment, unfinished / DATA_FILE)
-                sync(unfinished / DATA_FILE)
-            after = (unfinished / DATA_FILE).stat().st_size
-            shutil.copymode(file, unfinished / DATA_FILE)
-            # Root makes it for the gateway's user.
-            with suppress(PermissionError):
-                os.chown(unfinished / DATA_FILE, before.st_uid, before.st_gid)
-            (unfinished / DATA_FILE).replace(file)
-            # A backup that still reads the old file keeps its lock file, which says what that file's last state is.
-            (data / READERS_FILE).unlink(missing_ok=True)
-            for folder in {data, file.parent}:
-                sync(folder)
-            return Compacted(before.st_size, after)
         except (OSError, lmdb.Error) as error:
             raise StorageError(f"{data} could not be compacted: {error}") from error
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        return Compacted(before, file.stat().st_size)
+
+
+@contextmanager
+def new_data_file(data: Path, name: str) -> Iterator[Path]:
+    """Provide a folder in which to make a new data file for a data folder. On success the file replaces the old one in
+    one step, once all of it is on disk; otherwise nothing is changed. No other process may open the data folder.
+
+    :param name: of the folder, which is beside the old file.
+    """
+    # A link, as to another disk, stays.
+    file = data_file(data).resolve()
+    unfinished = file.with_name(name if file.name == DATA_FILE else f".{file.name}{name}")
+    # An earlier attempt that was killed may have left it.
+    shutil.rmtree(unfinished, ignore_errors=True)
+    before = file.stat()
+    try:
+        unfinished.mkdir(OF_OWNER)
+        yield unfinished
+        made = unfinished / DATA_FILE
+        sync(made)
+        shutil.copymode(file, made)
+        # Root makes it for the gateway's user.
+        with suppress(PermissionError):
+            os.chown(made, before.st_uid, before.st_gid)
+        made.replace(file)
+        # A backup that still reads the old file keeps its lock file, which says what that file's last state is.
+        (data / READERS_FILE).unlink(missing_ok=True)
+        for folder in {data, file.parent}:
+            sync(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def read_pending(
@@ -442,21 +472,26 @@ def new_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
         raise DataFolderError(f"cannot write to {target}: {error.strerror}") from error
     with alone_in(unfinished):
         try:
-            # An earlier attempt that was killed may have left it.
-            (unfinished / DATA_FILE).unlink(missing_ok=True)
+            # An earlier attempt that was killed may have left them.
+            for file in unfinished.iterdir():
+                file.unlink()
             yield unfinished
+            # LMDB's file last: without it, nobody takes the target for a data folder.
+            files = sorted(unfinished.iterdir(), reverse=True)
             # Sync the folder too: a file's content on disk is useless as long as its name is not on disk.
-            for path in (unfinished / DATA_FILE, unfinished):
+            for path in (*files, unfinished):
                 sync(path)
-            made, place = unfinished, target
+            moves = [(unfinished, target)]
             if is_there:
-                made, place = made / DATA_FILE, place / DATA_FILE
-            made.rename(place)
+                moves = [(file, target / file.name) for file in files]
+            for made, place in moves:
+                made.rename(place)
             try:
                 sync(parent)
             except OSError:
                 # The next attempt must not find a file there.
-                place.rename(made)
+                for made, place in moves:
+                    place.rename(made)
                 raise
         except OSError as error:
             raise StorageError(f"{target} could not be written: {error.strerror}") from error

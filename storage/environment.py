@@ -47,13 +47,13 @@ from storage.upgrades import FORMAT_VERSION, format_of, upgrade
 
 LOCK_FILE = "tidegate.lock"
 
-_STORED = (DATA_FILE, NOTE_FILE, *LOG_FILES)
+STORED_FILES = (DATA_FILE, NOTE_FILE, *LOG_FILES)
 """The files that hold stored data."""
 
 READERS_FILE = "lock.mdb"
 """The file in which LMDB registers the readers of a folder."""
 
-FOLDER_FILES = (*_STORED, LOCK_FILE, READERS_FILE)
+FOLDER_FILES = (*STORED_FILES, LOCK_FILE, READERS_FILE)
 """All files that a store keeps in its folder."""
 
 _READERS_ROOM = 1 << 16
@@ -146,7 +146,7 @@ class Environment:
                 place = (path / DATA_FILE).resolve().parent
                 self._place = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
                 opened.callback(os.close, self._place)
-                self._files = [(path / name, (path / name).stat()) for name in _STORED]
+                self._files = [(path / name, (path / name).stat()) for name in STORED_FILES]
             except (lmdb.Error, MemoryError, OSError) as error:
                 raise cannot_use("open", path, error) from error
             self._opened = opened.pop_all()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import lmdb
 
 Error = TypeVar("Error")
 
-_DAMAGE = (
+_DAMAGE: Final = (
     lmdb.InvalidError,
     lmdb.CorruptedError,
     lmdb.PageNotFoundError,
@@ -19,6 +19,8 @@ _DAMAGE = (
     lmdb.IncompatibleError,
 )
 """The errors that LMDB raises for a file that it cannot read."""
+
+_WAY_OUT: Final = "; data.mdb is damaged: run 'tidegate fsck', or restore a backup"
 
 
 class StorageError(Exception):
@@ -79,4 +81,4 @@ def way_out(error: Exception) -> str:
     """Return advice to append to an error of LMDB's: what to do if the file is damaged, or has no room in memory."""
     if isinstance(error, lmdb.MemoryError):
         return "; LMDB maps its whole file: let the process have more address space (ulimit -v, LimitAS of systemd)"
-    return "; data.mdb is damaged: restore a backup" if isinstance(error, _DAMAGE) else ""
+    return _WAY_OUT if isinstance(error, _DAMAGE) else ""

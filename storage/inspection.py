@@ -7,15 +7,16 @@ reports are exactly those that a repair makes.
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Final, NamedTuple
 
 import lmdb
 
 from storage.check import Progress, View, check
-from storage.copies import copy_open
-from storage.disk import OF_OWNER, sync
+from storage.copies import copy_files, copy_open, data_file, new_data_file
+from storage.disk import OF_OWNER, free_bytes, sync
 from storage.environment import ROOM_FACTOR, Environment
 from storage.errors import RestartNeededError, StorageError, way_out
 from storage.evidence import RecordReader
@@ -24,14 +25,21 @@ from storage.inbox_copy import has_copy, is_copy_of
 from storage.keys import INBOX_COPY
 from storage.meta_pages import DATA_FILE, newest_state
 from storage.pages import find_wrong_page
+from storage.rebuilding import Readable, find_losses, rebuild
+from storage.redo_log import LOG_FILES
 from storage.repairs import make_repairs
 from storage.shapes import find_misshapen, find_unordered
 
 _REPAIR_ROOM = 64 << 20
 """Bytes that repairs may need even when the file is small."""
 
-_WITHOUT_REPAIR = "back it up to a new folder, or restore a backup and import what can be exported"
-"""What is left to do where a page of LMDB's is wrong."""
+_ANEW: Final = (
+    "data.mdb is written anew with the rows that can be read, and what they contradict is repaired"
+)
+"""The repair of a file with wrong pages."""
+
+_REPAIRED: Final = ".repair"
+"""The folder beside the data file in which such a repair makes the new file."""
 
 _SETTINGS = "the settings cannot be read, and the default ones hold: set them again"
 _SET_AGAIN = {
@@ -53,7 +61,8 @@ class Findings(NamedTuple):
 
 
 class Inspection:
-    """A data folder that gateways cannot open while this is open. The redo log of a gateway that died is applied first.
+    """A data folder that gateways cannot open while this is open. The redo log of a gateway that died is applied first,
+    unless pages are wrong: LMDB could crash, or write to pages that are in use.
 
     :param now_ms: the current time, epoch ms.
     :raises DataFolderError: when a gateway serves from the folder, or it cannot be opened.
@@ -63,15 +72,12 @@ class Inspection:
         self._reader = reader
         self._now_ms = now_ms
         self._environment = Environment(data)
-        try:
-            self._environment.catch_up(past_gap=True)
-        except StorageError:
-            self._environment.close()
-            raise
+        # What can be read where pages are wrong.
+        self._readable: Readable | None = None
 
     @property
     def log_trouble(self) -> str | None:
-        """See `RedoLog.trouble`. Only the first to open the folder finds it."""
+        """See `RedoLog.trouble`. It is known after `find`, and only the first to open the folder finds it."""
         return self._environment.log.trouble
 
     @property
@@ -80,14 +86,17 @@ class Inspection:
         return self._environment.upgraded
 
     def find(self, progress: Progress | None = None) -> Findings:
-        """Check all tables. If there are faults, find out what repairs would do. Nothing is changed."""
+        """Check all tables. If there are faults, find out what repairs would do. Nothing is changed.
+
+        :raises StorageError: when the redo log cannot be applied.
+        """
+        self._readable = None
+        wrong = self._wrong_page(progress)
+        if wrong is not None:
+            return self._find_losses(wrong, progress)
+        self._environment.catch_up(past_gap=True)
         try:
             with self._environment.lmdb.begin() as txn:
-                wrong = self._wrong_page(txn, progress)
-                if wrong is not None:
-                    # LMDB could crash, and a repair would write to pages that are in use.
-                    fault = f"{wrong}: {_WITHOUT_REPAIR}"
-                    return Findings([fault], [], 0, [fault])
                 faults = self._misshapen(txn, progress) or self._check(txn, progress)
         except lmdb.Error as error:
             faults = [f"LMDB cannot read its file: {error}{way_out(error)}"]
@@ -98,12 +107,33 @@ class Inspection:
         except StorageError as error:
             return Findings(faults, [], 0, [*faults, str(error)])
 
+    def check_room(self, copy: Path | None) -> None:
+        """Check that the disk has room for the repair that `find` has announced.
+
+        :param copy: the folder for `copy`; None for none.
+        :raises StorageError: when it has not.
+        """
+        if self._readable is None:
+            return
+        file = data_file(self._environment.path).resolve()
+        needed, free = self._readable.size, free_bytes(file)
+        if copy is not None:
+            disk = next(one for one in (copy, *copy.absolute().parents) if one.exists())
+            if disk.stat().st_dev == file.stat().st_dev:
+                needed += file.stat().st_size
+        if free < needed:
+            raise StorageError(
+                f"the repair needs {needed:,} bytes beside {file}, and the disk has {free:,} free"
+            )
+
     def copy(self, target: Path) -> int:
-        """Copy the folder as it is to a new one, without free pages: see `back_up`."""
+        """Copy the folder as it is to a new one: see `back_up`. Free pages are left out, unless pages are wrong."""
+        if self._readable is not None:
+            return copy_files(self._environment.path, target)
         return copy_open(self._environment.lmdb, target, OF_OWNER)
 
     def repair(self, journal: Path, progress: Progress | None = None) -> Findings:
-        """Repair the folder.
+        """Repair the folder. If pages are wrong, this is the last call but `close`.
 
         :param journal: a new file for the old values of rows that are removed or changed. It is on disk before the
             repairs are.
@@ -114,6 +144,8 @@ class Inspection:
         try:
             with journal.open("x") as file:
                 try:
+                    if self._readable is not None:
+                        return self._write_anew(self._readable, progress, file)
                     return self._repair([], progress, file)
                 except RestartNeededError:
                     # The repairs are committed. The next start shows whether the disk has them.
@@ -155,7 +187,49 @@ class Inspection:
             raise StorageError(f"it cannot be repaired: {error}") from error
         return Findings(faults, made.named, made.count, left)
 
-    def _wrong_page(self, txn: lmdb.Transaction, progress: Progress | None) -> str | None:
+    def _find_losses(self, wrong: str, progress: Progress | None) -> Findings:
+        """Find out what can be read although pages are wrong.
+
+        :param wrong: the fault.
+        """
+        if progress is not None:
+            progress("pages, for what can be read", self._environment.lmdb.info()["last_pgno"] + 1)
+        try:
+            self._readable = find_losses(self._environment.path / DATA_FILE)
+        except ValueError as error:
+            fault = f"{wrong}: {error}: restore a backup"
+            return Findings([fault], [], 0, [fault])
+        return Findings([wrong, *self._readable.losses], [_ANEW], 1, [])
+
+    def _write_anew(
+        self, readable: Readable, progress: Progress | None, journal: IO[str]
+    ) -> Findings:
+        """Repair a folder with wrong pages. Nothing is changed until the new file, repaired, replaces the old one."""
+        data = self._environment.path
+        self.check_room(None)
+        try:
+            with new_data_file(data, _REPAIRED) as folder:
+                if progress is not None:
+                    progress("rows, which are written to a new file", readable.rows)
+                rebuild(data / DATA_FILE, folder, self._needs_settings)
+                for name in LOG_FILES:
+                    shutil.copyfile(data / name, folder / name)
+                inspection = Inspection(folder, self._reader, self._now_ms)
+                try:
+                    inspection._environment.catch_up(past_gap=True)
+                    done = inspection._repair([], progress, journal)
+                finally:
+                    inspection.close()
+        except (OSError, lmdb.Error, RestartNeededError, ValueError) as error:
+            raise StorageError(f"{data / DATA_FILE} could not be written anew: {error}") from error
+        trouble = inspection.log_trouble
+        named = [_ANEW, *([trouble] if trouble is not None else []), *done.repairs]
+        return Findings([], named, done.made + 1, done.left)
+
+    def _needs_settings(self, table: str, name: bytes) -> bool:
+        return not self._reader.is_readable(table, name, b"")
+
+    def _wrong_page(self, progress: Progress | None) -> str | None:
         environment = self._environment
         if progress is not None:
             progress("pages", environment.lmdb.info()["last_pgno"] + 1)

@@ -37,12 +37,28 @@ _LONG: Final = 4
 _LONG_VALUE: Final = 1
 _DATABASE: Final = 2
 
+_MOST_LEVELS: Final = 32
+"""The most levels of a tree (CURSOR_STACK)."""
 
-class _Tree(NamedTuple):
-    """A database: how many levels its pages have, and its root page."""
+_BEHIND_ALL: Final = b"\xff" * (MAX_KEY + 1)
+"""It is behind all keys."""
+
+
+class Tree(NamedTuple):
+    """What a file notes of one of its databases."""
 
     levels: int
+    pages: int
+    rows: int
     root: int
+
+
+class Region(NamedTuple):
+    """A page, and the keys that belong on it and on the pages below it: from `first` on, before `end`."""
+
+    page: int
+    first: bytes
+    end: bytes
 
 
 def are_free(file: int, state: bytes, first: int) -> bool:
@@ -88,7 +104,7 @@ def find_wrong_page(file: int, state: bytes) -> str | None:
                     raise ValueError(f"page {number} is listed as free")
                 named[number] = True
             free += len(numbers)
-    except (ValueError, IndexError, OverflowError, MemoryError, error) as reason:
+    except (ValueError, IndexError, OverflowError, MemoryError, OSError, error) as reason:
         return f"the structure of data.mdb is damaged: {reason}"
     if used + free == pages:
         return None
@@ -96,6 +112,151 @@ def find_wrong_page(file: int, state: bytes) -> str | None:
         "the structure of data.mdb is damaged: "
         f"{free:,} pages are listed as free, and {used:,} of {pages:,} are in use"
     )
+
+
+def find_trees(file: int, state: bytes) -> dict[str, Tree]:
+    """Return the databases of the main one, by their names.
+
+    :raises ValueError: when the main one cannot be read as a whole.
+    """
+    gaps: list[Region] = []
+    main = _tree_in(state, DATABASE_SIZE)
+    found = {
+        node.key.decode(): _tree_in(page, node.value)
+        for page, node in _readable_nodes(file, state, main, gaps)
+        if node.high == _DATABASE and node.value + DATABASE_SIZE <= len(page)
+    }
+    if gaps or len(found) != main.rows or any(one.levels > _MOST_LEVELS for one in found.values()):
+        raise ValueError("the list of its tables cannot be read")
+    return found
+
+
+def readable_rows(
+    file: int, state: bytes, tree: Tree, gaps: list[Region]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Return the rows of a database, in the order of their keys, as far as they can be read.
+
+    Of a page only rows count whose keys belong there: it may be a page of another database, or what it was before a
+    write that was lost.
+
+    :param gaps: receives where rows are lost.
+    """
+    for page, node in _readable_nodes(file, state, tree, gaps):
+        number, value = _number(page), page[node.value : node.value + node.size]
+        if node.high:
+            number, value = _read_long(file, state, page, node)
+        if len(value) == node.size:
+            yield node.key, value
+        else:
+            gaps.append(Region(number, node.key, node.key + b"\0"))
+
+
+class _Node(NamedTuple):
+    """A node of a page: its key, and where its value begins."""
+
+    key: bytes
+    low: int
+    middle: int
+    high: int
+    value: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of its value, in a leaf."""
+        return self.low | self.middle << 16
+
+    @property
+    def below(self) -> int:
+        """The number of the page below, in a branch."""
+        return self.low | self.middle << 16 | self.high << 32
+
+
+def _readable_nodes(
+    file: int, state: bytes, tree: Tree, gaps: list[Region]
+) -> Iterator[tuple[bytes, _Node]]:
+    """Yield the nodes of all leaves that can be read, each with its page, in the order of their keys."""
+    if tree.root == NO_PAGE:
+        return
+    last = b""
+    whole = Region(tree.root, b"", _BEHIND_ALL)
+    for page, place in _readable_leaves(file, state, whole, tree.levels, gaps):
+        kept = 0
+        for node in _whole_nodes(page):
+            if place.first <= node.key < place.end and node.key > last:
+                last = node.key
+                kept += 1
+                yield page, node
+        if kept < _count(page):
+            gaps.append(place)
+
+
+def _readable_leaves(
+    file: int, state: bytes, place: Region, levels: int, gaps: list[Region]
+) -> Iterator[tuple[bytes, Region]]:
+    """Yield the leaves at and below a page, each with the keys that belong there."""
+    page = _read_page(file, state, place.page, _LEAF if levels == 1 else _BRANCH)
+    if page is None:
+        gaps.append(place)
+    elif levels == 1:
+        yield page, place
+    else:
+        nodes = _whole_nodes(page)
+        if len(nodes) < _count(page):
+            gaps.append(place)
+        # The first key of a branch stands for all smaller ones.
+        keys = [place.first, *(node.key for node in nodes[1:]), place.end]
+        for node, first, behind in zip(nodes, keys, keys[1:], strict=False):
+            is_inside = place.first <= first < behind <= place.end
+            # A wrong key must not hide the rows of a right page.
+            bounds = (first, behind) if is_inside else place[1:]
+            yield from _readable_leaves(file, state, Region(node.below, *bounds), levels - 1, gaps)
+
+
+def _read_page(file: int, state: bytes, number: int, kind: int) -> bytes | None:
+    """Return a page; None when it cannot be read, or is another one or of another kind."""
+    size = page_size_of(state)
+    try:
+        page = os.pread(file, size, number * size)
+        own, _, own_kind, end, _ = _PAGE.unpack_from(page)
+    except (OSError, OverflowError, error):
+        return None
+    is_own = (own, own_kind) == (number, kind)
+    return page if is_own and _PAGE.size <= end <= len(page) == size else None
+
+
+def _read_long(file: int, state: bytes, page: bytes, node: _Node) -> tuple[int, bytes]:
+    """Return a long value behind the number of its first page; fewer bytes than it has when it cannot be read."""
+    number = _number(page)
+    try:
+        (number,) = _NUMBER.unpack_from(page, node.value)
+        _check_long(file, state, number, node.size)
+        return number, os.pread(file, node.size, number * page_size_of(state) + _PAGE.size)
+    except (ValueError, OverflowError, OSError, error):
+        return number, b""
+
+
+def _count(page: bytes) -> int:
+    """Return how many nodes a page has."""
+    end: int = _PAGE.unpack_from(page)[3]
+    return (end - _PAGE.size) // _OFFSET.size
+
+
+def _whole_nodes(page: bytes) -> list[_Node]:
+    """Return the nodes of a page that do not reach beyond its end, and whose keys are not too long."""
+    found = []
+    for at in range(_PAGE.size, _PAGE.unpack_from(page)[3], _OFFSET.size):
+        (node,) = _OFFSET.unpack_from(page, at)
+        if node + _NODE.size <= len(page):
+            low, middle, high, key_size = _NODE.unpack_from(page, node)
+            value = node + _NODE.size + key_size
+            if value <= len(page) and key_size <= MAX_KEY:
+                found.append(_Node(page[node + _NODE.size : value], low, middle, high, value))
+    return found
+
+
+def _tree_in(content: bytes, at: int) -> Tree:
+    _, _, levels, *pages, rows, root = _TREE.unpack_from(content, at)
+    return Tree(levels, sum(pages), rows, root)
 
 
 def _all_trees(file: int, state: bytes) -> Iterator[bytes]:
@@ -126,21 +287,29 @@ def _long_values(file: int, state: bytes, page: bytes) -> Iterator[tuple[int, in
     """
     if _is_branch(page):
         return
-    page_size, pages = page_size_of(state), last_page_of(state) + 1
     for low, middle, flags, value in _nodes(page):
         if flags & _LONG_VALUE:
             (first,) = _NUMBER.unpack_from(page, value)
-            begin = os.pread(file, _PAGE.size, first * page_size)
-            number, _, kind, low_count, high_count = _PAGE.unpack(begin)
-            count = low_count | high_count << 16
-            # Where a value was replaced by a shorter one, it may have more pages than it needs.
-            least = -(-(_PAGE.size + (low | middle << 16)) // page_size)
-            if number != first or not kind & _LONG or not least <= count <= pages - first:
-                raise _wrong(first)
-            yield first, count
+            yield first, _check_long(file, state, first, low | middle << 16)
 
 
-def _tree(file: int, state: bytes, tree: _Tree) -> Iterator[bytes]:
+def _check_long(file: int, state: bytes, first: int, size: int) -> int:
+    """Return how many pages a long value of this size has.
+
+    :raises ValueError: when its first page is another one.
+    """
+    page_size, pages = page_size_of(state), last_page_of(state) + 1
+    begin = os.pread(file, _PAGE.size, first * page_size)
+    number, _, kind, low_count, high_count = _PAGE.unpack(begin)
+    count: int = low_count | high_count << 16
+    # Where a value was replaced by a shorter one, it may have more pages than it needs.
+    least = -(-(_PAGE.size + size) // page_size)
+    if number != first or not kind & _LONG or not least <= count <= pages - first:
+        raise _wrong(first)
+    return count
+
+
+def _tree(file: int, state: bytes, tree: Tree) -> Iterator[bytes]:
     """Yield the pages of a database.
 
     :raises ValueError: when one is missing, is another page or one of another level, or they go round in a circle.
@@ -164,17 +333,12 @@ def _tree(file: int, state: bytes, tree: _Tree) -> Iterator[bytes]:
             )
 
 
-def _trees_in(page: bytes) -> Iterator[_Tree]:
+def _trees_in(page: bytes) -> Iterator[Tree]:
     """Yield the databases in a page of the main one."""
     if not _is_branch(page):
         for _, _, flags, value in _nodes(page):
             if flags & _DATABASE:
                 yield _tree_in(page, value)
-
-
-def _tree_in(content: bytes, at: int) -> _Tree:
-    _, _, levels, *_, root = _TREE.unpack_from(content, at)
-    return _Tree(levels, root)
 
 
 def _wrong(number: int) -> ValueError:

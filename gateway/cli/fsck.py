@@ -42,13 +42,17 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
 
     Each fault is a line on standard output; after the faults come the repairs that --repair would make.
     Without --repair nothing is changed, except that the redo log of a killed gateway is replayed
-    first. The exit status is 0 if the folder is sound, and 4 if it is not. To check a gateway that is
-    serving, make a backup and check that.
+    first, unless pages are wrong. The exit status is 0 if the folder is sound, and 4 if it is not. To
+    check a gateway that is serving, make a backup and check that.
 
     With --repair the folder is first copied without its free pages; then all repairs are made in one
     transaction. No message is deleted: a record that cannot be read is moved to the file
     repairs-TIME.jsonl in the folder, which holds every row that was removed or changed, as it was before.
     The exit status is 4 if a fault is left.
+
+    If pages of data.mdb are wrong, a new file is written beside it with the rows that can be read. It is
+    repaired, and then replaces the old one. The copy has the old files as they are, free pages too. The disk
+    needs room for both, and is looked at first. docs/damage.md says what is lost then.
 
     \b
     Examples:
@@ -70,9 +74,9 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
     try:
         if inspection.upgraded is not None:
             tell(inspection.upgraded)
+        found = inspection.find(_progress)
         if inspection.log_trouble is not None:
             tell(inspection.log_trouble)
-        found = inspection.find(_progress)
         if not found.faults:
             tell("no faults")
             return
@@ -86,8 +90,7 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
         if not yes and not is_confirmed(f"Make {counted(found.made, 'change')} in {data}?"):
             tell("nothing was changed")
             sys.exit(FAULTY)
-        _repair(inspection, data, copy_to, no_copy=no_copy)
-        if found.left:
+        if _repair(inspection, data, found, copy_to, no_copy=no_copy).left:
             sys.exit(FAULTY)
     finally:
         inspection.close()
@@ -104,28 +107,39 @@ def _foretell(found: Findings) -> None:
         _show(found.left, len(found.left))
 
 
-def _repair(inspection: Inspection, data: Path, copy_to: Path | None, *, no_copy: bool) -> None:
+def _repair(
+    inspection: Inspection, data: Path, found: Findings, copy_to: Path | None, *, no_copy: bool
+) -> Findings:
     from storage import StorageError
 
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    if not no_copy:
-        whole = data.resolve()
-        beside = f"{whole.name}.before-repair-"
-        target = copy_to or whole.with_name(f"{beside}{moment}")
-        # The unfinished copies of killed repairs: no other repair is running on this folder.
-        for left in whole.parent.glob(f".{escape(beside)}*.unfinished"):
-            shutil.rmtree(left, ignore_errors=True)
-        try:
+    whole = data.resolve()
+    beside = f"{whole.name}.before-repair-"
+    target = copy_to or whole.with_name(f"{beside}{moment}")
+    try:
+        inspection.check_room(None if no_copy else target)
+        if not no_copy:
+            # The unfinished copies of killed repairs: no other repair is running on this folder.
+            for left in whole.parent.glob(f".{escape(beside)}*.unfinished"):
+                shutil.rmtree(left, ignore_errors=True)
             inspection.copy(target)
-        except StorageError as error:
-            raise StorageError(
-                f"{error}; nothing was repaired: name another folder with --copy-to, or make no copy, with --no-copy"
-            ) from error
-        tell(f"{target}: the folder before the repair")
+            tell(f"{target}: the folder before the repair")
+    except StorageError as error:
+        if no_copy:
+            raise
+        raise StorageError(
+            f"{error}; nothing was repaired: name another folder with --copy-to, or make no copy, with --no-copy"
+        ) from error
     journal = data / f"repairs-{moment}.jsonl"
     done = inspection.repair(journal, _progress)
+    if done.repairs != found.repairs:
+        # What a file with wrong pages has lost is only known in the new one.
+        click.echo()
+        click.echo(f"was repaired, by {counted(done.made, 'change')}:")
+        _show(done.repairs, done.made)
     tell(f"{counted(done.made, 'change')} made; {journal} has what was there before")
     tell(f"{counted(len(done.left), 'fault')} left" if done.left else "no faults are left")
+    return done
 
 
 def _progress(name: str, rows: int) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 from gateway.intake import terms_of
 from gateway.recurring.definitions import definition_of
 from gateway.settings.config import Config
-from gateway.topics import HALF_TOPIC, are_settings
+from gateway.topics import HALF_TOPIC, are_settings, system_topics
 from gateway.wire import properties as names
 from gateway.wire.messages import decode_message
 from gateway.wire.properties import find
@@ -40,10 +40,14 @@ def is_readable(table: str, key: bytes, value: bytes) -> bool:
     """Whether settings of a topic or a group, or a recurring message, can be read."""
     if table == "recurring":
         return definition_of(Recurring(b"", key, 0, 0, False, value)) is not None
-    return are_settings(table, key, value)
+    # A system topic needs no settings, and nobody could set them again.
+    is_system = table == "topics" and key in _SYSTEM_TOPICS
+    return is_system or are_settings(table, key, value)
 
 
 _LEVELS_MS: Final = Config().delay_level_ms
+
+_SYSTEM_TOPICS: Final = {one.topic_name.encode() for one in system_topics(Config())}
 
 READER: Final = RecordReader(terms_of, due_of, is_half, is_readable)
 """The functions by which `storage.Inspection` reads records."""

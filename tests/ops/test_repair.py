@@ -17,12 +17,14 @@ from gateway.cli.records import due_of, is_half
 from gateway.cli.transfer_commands import drain
 from gateway.wire.bodies import TopicSettings
 from storage import find_by_id, logged
+from storage.environment import STORED_FILES
 from storage.redo_log import GAP
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
 from tests.gateway.tools import create_topic
 from tests.ops.conftest import Command
 from tests.storage.folder import change_table, damage_log
+from tests.storage.test_rebuilding import leaves_of, overwrite
 
 DUE_MS = START_MS + 3_600_000
 
@@ -133,6 +135,68 @@ def test_a_large_body_with_a_bit_that_has_changed_is_not_delivered(
 def run(*arguments: object, text: str = "") -> Result:
     """Run the command in this process."""
     return CliRunner().invoke(fsck, [str(argument) for argument in arguments], input=text)
+
+
+def read(gateway: MemoryGateway) -> list[str]:
+    """Return what the first queue has from its first offset on."""
+    client, offset = gateway.connect(), gateway.store.queue(b"orders", 0).first
+    found: list[str] = []
+    while page := client.pull(offset=offset):
+        found += bodies(page)
+        offset = page[-1].queue_offset + 1
+    return found
+
+
+def test_drill_lost_pages(make_gateway: MakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can be read goes into a new file. What was delivered or aborted stays so, and the rest fires."""
+    gateway = make_gateway()
+    client = gateway.connect()
+    for number in range(300):
+        properties = {"TIMER_DELAY_SEC": "1" if number % 2 else "3600", "UNIQ_KEY": f"ID{number}"}
+        client.send_message(body=f"body {number}", properties=properties)
+    gateway.jump(2_000)
+    before = bodies(client.pull_all())
+    for name in ("ID4", "ID8"):
+        client.abort(id=name)
+    gateway.stop()
+    data = gateway.data
+    page = leaves_of(data, "messages")[2]
+    overwrite(data, page)
+    for table in ("ids", "queues", "topics"):
+        overwrite(data, leaves_of(data, table)[0])
+    # Otherwise all of these are due in the future.
+    monkeypatch.setattr("gateway.cli.fsck.now_ms", lambda: gateway.now_ms)
+    told = run("--data", data)
+    assert told.exit_code == 4
+    assert f" of 300 rows cannot be read (page {page})\n" in told.stdout
+    assert "data.mdb is written anew with the rows that can be read" in told.stdout
+    assert "restore a backup, or repair: " in told.stderr
+    files = {name: (data / name).read_bytes() for name in STORED_FILES}
+
+    done = run("--data", data, "--repair", "--yes")
+    # The topic's settings are to be set again.
+    assert done.exit_code == 4, done.stderr
+    assert done.stdout.startswith(told.stdout)
+    assert "1 fault left" in done.stderr
+    (copy,) = data.parent.glob(f"{data.name}.before-repair-*")
+    assert {file.name: file.read_bytes() for file in copy.iterdir()} == files
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o700
+
+    gateway.start()
+    create_topic(gateway.connect(), "orders", 4)
+    gateway.advance(20_000)
+    pulled = read(gateway)
+    lost = set(before) - set(pulled)
+    assert 0 < len(lost) < 20
+    assert pulled == [body for body in before if body not in lost]
+    gateway.jump(3_600_000)
+    fired = read(gateway)[len(pulled) :]
+    pending = {f"body {number}" for number in range(0, 300, 2)} - {"body 4", "body 8"}
+    lost |= pending - set(fired)
+    assert f"messages: {len(lost)} of 300 rows" in told.stdout
+    assert set(fired) < pending
+    gateway.stop()
+    assert run("--data", data).exit_code == 0
 
 
 def test_nothing_is_repaired_unless_somebody_says_so(gateway: MemoryGateway) -> None:

@@ -20,7 +20,7 @@ from storage.meta_pages import (
     newest_state,
     page_size_of,
 )
-from storage.pages import _free_pages, _nodes, _tree, _tree_in, _trees_in, are_free, find_wrong_page
+from storage.pages import _free_pages, _nodes, _tree_in, are_free, find_trees, find_wrong_page
 
 DATABASE = Struct("=IHHQQQQQ")
 """MDB_db: page size, flags, depth, branch pages, leaf pages, pages of long values, rows, root."""
@@ -143,9 +143,7 @@ def two_levels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int
             for number in range(500):
                 txn.put(b"%03d" % number, b"x" * 20)
     with newest(folder) as (file, state):
-        (tree,) = [
-            one for page in _tree(file, state, _tree_in(state, 48)) for one in _trees_in(page)
-        ]
+        tree = find_trees(file, state)["table"]
         assert tree.levels == 2
         page = os.pread(file, page_size_of(state), tree.root * page_size_of(state))
         return folder, tree.root, next(_nodes(page))[0]

@@ -7,8 +7,6 @@ import json
 import mmap
 import os
 import random
-import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -60,8 +58,6 @@ from storage.keys import (
     split_queue_key,
     split_timer_key,
 )
-from storage.meta_pages import newest_state, page_size_of
-from storage.pages import _tree_in
 from storage.parts import is_cut
 from storage.pops import Pop
 from storage.records import pack, unpack
@@ -798,37 +794,6 @@ def test_rows_are_written_down_as_they_were(
     assert [one for one in found.repairs if one.endswith("has nothing, its message is lost")]
 
 
-def test_a_table_that_goes_round_in_a_circle_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The reference to its second page leads to the first one again."""
-    folder = Folder(tmp_path / "data")
-    store = folder.open(inbox_size=0)
-    hold_all(store, numbered(200), NOW_MS + 1_000)
-    folder.close()
-    file = folder.path / "data.mdb"
-    content = file.read_bytes()
-    first_of: dict[int, bytes] = {}
-    for key, record in rows_of(folder.path, "messages"):
-        first_of.setdefault(content.index(key + record) // mmap.PAGESIZE, key)
-    (page, _), (second_page, key), *_ = first_of.items()
-    # The layout is that of `pages`: the number of the page below, and the length of the key.
-    branch = struct.Struct("=HHHH")
-    before, after = (branch.pack(number, 0, 0, len(key)) + key for number in (second_page, page))
-    assert before in content
-    file.write_bytes(content.replace(before, after))
-    inspection = Inspection(folder.path, READER, NOW_MS)
-    found = inspection.find()
-    assert found.made == 0
-    assert found.left[-1].startswith("the structure of data.mdb is damaged: ")
-    # Rows that a page has since it was another one come twice too.
-    monkeypatch.setattr("storage.inspection.find_wrong_page", lambda *_: None)
-    found = inspection.find()
-    inspection.close()
-    assert found.made == 0
-    assert found.left[-1] == "it cannot be repaired: the keys of messages are not in order"
-
-
 def pages_of(data: Path, table: str) -> list[int]:
     """Return where the pages with the rows of a table begin in the file, in the order of the rows."""
     content = (data / "data.mdb").read_bytes()
@@ -898,87 +863,6 @@ def test_rows_of_another_table_go(timed: Folder) -> None:
     found = repair(timed.path)
     assert any(fault.endswith("its row cannot be read") for fault in found.faults)
     assert list(now_held(timed.path).pending) == numbered(200)
-
-
-@pytest.mark.parametrize(
-    ("damage", "fault"),
-    [
-        (lambda page, node: bytes(len(page)), " is not the one that belongs there"),
-        (lambda page, node: page[:16] + b"\xff\xff" + page[18:], "is damaged: "),
-        (
-            lambda page, node: page[:node] + bytes(8) + page[node + 8 :],
-            " pages are listed as free, and",
-        ),
-        (
-            lambda page, node: page[: node + 8] + b"\xff" * 7 + b"\0" + page[node + 16 :],
-            "is listed as free",
-        ),
-        (lambda page, node: page[: node + 8] + b"\2" + page[node + 9 :], "is listed as free"),
-    ],
-    ids=["lost", "torn", "too few", "a page that the file does not have", "a page in use"],
-)
-def test_a_list_of_free_pages_that_is_wrong_is_no_sound_folder(
-    tmp_path: Path, damage: Callable[[bytes, int], bytes], fault: str
-) -> None:
-    """LMDB would write to the pages that it names, or to none at all. So does a repair, which is not made."""
-    folder = Folder(tmp_path / "data")
-    hold_all(folder.open(), numbered(20), NOW_MS + 1_000)
-    folder.close()
-    Inspection(folder.path, READER, NOW_MS).close()
-    with (folder.path / "data.mdb").open("r+b") as file:
-        state = newest_state(file.fileno())
-        size, root = page_size_of(state), _tree_in(state, 0).root
-        page = os.pread(file.fileno(), size, root * size)
-        # The layout is that of `pages`: the place of the first node, and its key of 8 bytes.
-        node = int.from_bytes(page[16:18], sys.byteorder) + 16
-        os.pwrite(file.fileno(), damage(page, node), root * size)
-    inspection = Inspection(folder.path, READER, NOW_MS)
-    found = inspection.find()
-    inspection.close()
-    assert found.faults == found.left
-    assert found.made == 0
-    (told,) = found.faults
-    assert fault in told
-
-
-def not_its_own(place: int) -> str:
-    """The fault of a page that begins at a place in the file."""
-    return (
-        f"the structure of data.mdb is damaged: page {place // mmap.PAGESIZE} is not the one that belongs there: "
-        "back it up to a new folder, or restore a backup and import what can be exported"
-    )
-
-
-def test_a_page_in_the_place_of_another_one_is_not_repaired(timed: Folder) -> None:
-    """As when a disk has written it to a wrong place. LMDB would free the page whose number it has, which is in use."""
-    (timers, *_), (ids, *_) = pages_of(timed.path, "timers"), pages_of(timed.path, "ids")
-    with (timed.path / "data.mdb").open("r+b") as file:
-        os.pwrite(file.fileno(), os.pread(file.fileno(), mmap.PAGESIZE, ids), timers)
-    inspection = Inspection(timed.path, READER, NOW_MS)
-    found = inspection.find()
-    inspection.close()
-    assert found == Findings([not_its_own(timers)], [], 0, found.faults)
-
-
-@pytest.mark.parametrize("lost", [True, False], ids=["zeros", "another"])
-def test_a_page_in_the_place_of_a_long_value_is_not_repaired(tmp_path: Path, lost: bool) -> None:
-    """No backup could be made, and LMDB would free the pages whose number the other page has."""
-    folder = Folder(tmp_path / "data")
-    store = folder.open()
-    definitions = [name * 2_000 for name in (b"one", b"two")]
-    for definition in definitions:
-        put_recurring(store, Recurring(b"orders", definition[:3], 80_000, 0, False, definition))
-    store.commit()
-    folder.close()
-    file = folder.path / "data.mdb"
-    content = file.read_bytes()
-    one, other = (content.index(text) // mmap.PAGESIZE * mmap.PAGESIZE for text in definitions)
-    wrong = bytes(mmap.PAGESIZE) if lost else content[other : other + mmap.PAGESIZE]
-    file.write_bytes(content[:one] + wrong + content[one + mmap.PAGESIZE :])
-    inspection = Inspection(folder.path, READER, NOW_MS)
-    found = inspection.find()
-    inspection.close()
-    assert found == Findings([not_its_own(one)], [], 0, found.faults)
 
 
 def test_a_number_of_a_message_that_was_moved_is_not_used_again(

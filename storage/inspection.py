@@ -41,6 +41,9 @@ _ANEW: Final = (
 _REPAIRED: Final = ".repair"
 """The folder beside the data file in which such a repair makes the new file."""
 
+_NO_ROOM: Final = (lmdb.DiskError, lmdb.MapFullError)
+"""The errors of LMDB's that do not come from its file's pages."""
+
 _SETTINGS = "the settings cannot be read, and the default ones hold: set them again"
 _SET_AGAIN = {
     "topics": _SETTINGS,
@@ -93,7 +96,7 @@ class Inspection:
         self._readable = None
         wrong = self._wrong_page(progress)
         if wrong is not None:
-            return self._find_losses(wrong, progress)
+            return self._find_losses([wrong], progress)
         self._environment.catch_up(past_gap=True)
         try:
             with self._environment.lmdb.begin() as txn:
@@ -105,6 +108,11 @@ class Inspection:
         try:
             return self._repair(faults, progress, None)
         except StorageError as error:
+            if isinstance(error.__cause__, lmdb.Error) and not isinstance(
+                error.__cause__, _NO_ROOM
+            ):
+                # A page may be what it was before, and have rows that its table has elsewhere.
+                return self._find_losses(faults, progress)
             return Findings(faults, [], 0, [*faults, str(error)])
 
     def check_room(self, copy: Path | None) -> None:
@@ -187,19 +195,19 @@ class Inspection:
             raise StorageError(f"it cannot be repaired: {error}") from error
         return Findings(faults, made.named, made.count, left)
 
-    def _find_losses(self, wrong: str, progress: Progress | None) -> Findings:
+    def _find_losses(self, faults: list[str], progress: Progress | None) -> Findings:
         """Find out what can be read although pages are wrong.
 
-        :param wrong: the fault.
+        :param faults: what has been found so far.
         """
         if progress is not None:
             progress("pages, for what can be read", self._environment.lmdb.info()["last_pgno"] + 1)
         try:
             self._readable = find_losses(self._environment.path / DATA_FILE)
         except ValueError as error:
-            fault = f"{wrong}: {error}: restore a backup"
-            return Findings([fault], [], 0, [fault])
-        return Findings([wrong, *self._readable.losses], [_ANEW], 1, [])
+            faults = [*faults[:-1], f"{faults[-1]}: {error}: restore a backup"]
+            return Findings(faults, [], 0, faults)
+        return Findings([*faults, *self._readable.losses], [_ANEW], 1, [])
 
     def _write_anew(
         self, readable: Readable, progress: Progress | None, journal: IO[str]

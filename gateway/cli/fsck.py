@@ -133,7 +133,7 @@ def _repair(
     journal = data / f"repairs-{moment}.jsonl"
     done = inspection.repair(journal, _progress)
     if done.repairs != found.repairs:
-        # What a file with wrong pages has lost is only known in the new one.
+        # What the rows of a file with wrong pages contradict is only known once they are in a new one.
         click.echo()
         click.echo(f"was repaired, by {counted(done.made, 'change')}:")
         _show(done.repairs, done.made)

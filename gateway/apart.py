@@ -14,7 +14,7 @@ COMMANDS: Final = frozenset({"fsck", "backup", "compact", "export", "drain"})
 
 DIED: Final = (
     "LMDB crashed while it read data.mdb: the structure of the file is damaged; "
-    "run 'tidegate fsck', or restore a backup"
+    "restore a backup, unless 'tidegate fsck --repair' can repair it"
 )
 
 DEATHS: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)

@@ -20,7 +20,9 @@ _DAMAGE: Final = (
 )
 """The errors that LMDB raises for a file that it cannot read."""
 
-_WAY_OUT: Final = "; data.mdb is damaged: run 'tidegate fsck', or restore a backup"
+_WAY_OUT: Final = (
+    "; data.mdb is damaged: restore a backup, unless 'tidegate fsck --repair' can repair it"
+)
 
 
 class StorageError(Exception):

@@ -356,8 +356,9 @@ class TestHandlers:
         with capturedLogs() as events:
             [answer] = self.dispatch(fail)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "MDB_CORRUPTED; data.mdb is damaged: run 'tidegate fsck', or restore a backup" in (
-            answer.remark or ""
+        assert (
+            "MDB_CORRUPTED; data.mdb is damaged: restore a backup, unless 'tidegate fsck --repair' can repair it"
+            in (answer.remark or "")
         )
         assert [event.get("log_failure") for event in events] == [None]
 

@@ -601,4 +601,6 @@ def test_a_page_that_lmdb_cannot_read_is_told_in_a_line(
     assert "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith("tidegate: LMDB cannot read what is stored: ")
-    assert last.endswith("; data.mdb is damaged: run 'tidegate fsck', or restore a backup")
+    assert last.endswith(
+        "; data.mdb is damaged: restore a backup, unless 'tidegate fsck --repair' can repair it"
+    )

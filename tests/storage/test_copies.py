@@ -458,7 +458,7 @@ def test_a_folder_that_lmdb_cannot_read_is_told_to_be_damaged(tmp_path: Path, lo
     hold_all(folder.open(), [b"a"], 1_000)
     folder.close()
     lose_pages(folder.path, lost)
-    told = "cannot read the data folder .*; data.mdb is damaged: run 'tidegate fsck', or restore a backup"
+    told = "cannot read the data folder .*; data.mdb is damaged: restore a backup, unless 'tidegate fsck"
     with pytest.raises(DataFolderError, match=told):
         back_up(folder.path, tmp_path / "backup")
     with pytest.raises(DataFolderError, match=told):
@@ -482,7 +482,7 @@ def test_what_is_on_other_pages_than_a_lost_one_is_read(tmp_path: Path) -> None:
     assert set(found) < set(ids)
     assert len(found) + len(damaged) == len(ids)
     assert 1 < len(damaged) < 100
-    told = "could not be copied .*; data.mdb is damaged: run 'tidegate fsck', or restore a backup"
+    told = "could not be copied .*; data.mdb is damaged: restore a backup, unless 'tidegate fsck"
     with pytest.raises(StorageError, match=told):
         back_up(folder.path, tmp_path / "backup")
 

@@ -154,7 +154,10 @@ class TestOpening:
     def test_a_file_that_is_no_lmdb_file(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "data.mdb").write_bytes(content)
         refused(tmp_path, f"cannot open the data folder {tmp_path}: MDB_INVALID")
-        refused(tmp_path, "; data.mdb is damaged: run 'tidegate fsck', or restore a backup")
+        refused(
+            tmp_path,
+            "; data.mdb is damaged: restore a backup, unless 'tidegate fsck --repair' can repair it",
+        )
         assert (tmp_path / "data.mdb").read_bytes() == content
 
     def test_a_path_that_is_a_file(self, tmp_path: Path) -> None:

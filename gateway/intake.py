@@ -27,7 +27,7 @@ from gateway.wire.messages import (
     java_hash,
     uniq_key,
 )
-from gateway.wire.properties import find, parse, remove
+from gateway.wire.properties import find, keys_in, parse, remove
 from storage import (
     MAX_LOOKED_AT,
     Store,
@@ -354,7 +354,7 @@ class Intake:
         tag = message.values.get(names.TAGS)
         tag_hash = java_hash(tag) if tag is not None else 0
         keys_text = message.values.get(names.KEYS)
-        keys = keys_text.encode().split() if keys_text is not None else ()
+        keys = keys_in(keys_text) if keys_text is not None else ()
         message_id = prepared.message_id.encode()
         store = self._store
         stored_ms = self._clock.stored_ms()
@@ -430,8 +430,7 @@ def _debounced(values: Mapping[str, str]) -> bytes:
     :raises RequestError: when it is not one of its keys.
     """
     key = values[names.DEBOUNCE]
-    # Split bytes, as the store does: text is split at more characters.
-    if key.encode() not in values.get(names.KEYS, "").encode().split():
+    if key.encode() not in keys_in(values.get(names.KEYS, "")):
         raise illegal(
             f'{names.DEBOUNCE} = "{key[:64]}" is not one of the keys of the message: set it as a key as well'
         )
@@ -443,7 +442,7 @@ def _lasting(prepared: list[_Prepared]) -> list[_Prepared]:
     lasting = []
     replaced: set[bytes] = set()
     for one in reversed(prepared):
-        keys = one.message.values.get(names.KEYS, "").encode().split()
+        keys = keys_in(one.message.values.get(names.KEYS, ""))
         if one.due_ms is not None and replaced.isdisjoint(keys):
             lasting.append(one)
         if one.debounced is not None:
@@ -481,6 +480,6 @@ def terms_of(record: bytes) -> Terms:
         message.queue_id,
         message.store_ms,
         (find(message.properties, names.UNIQ_KEY) or "").encode(),
-        keys.encode().split() if keys is not None else (),
+        keys_in(keys) if keys is not None else (),
         java_hash(tag) if tag is not None else 0,
     )

@@ -39,7 +39,8 @@ def requests(stage: Stage) -> None:
     """The answers to queries that find something, and that find nothing."""
     topic = stage.topic()
     raw = stage.raw()
-    sent = raw.send(topic, properties=f"KEYS\x01{topic}k\x02UNIQ_KEY\x01{topic}u\x02TAGS\x01t\x02")
+    keys = f"{topic}k {topic}a\tb"
+    sent = raw.send(topic, properties=f"KEYS\x01{keys}\x02UNIQ_KEY\x01{topic}u\x02TAGS\x01t\x02")
 
     def fields(key: str, **ext: str) -> dict[str, str]:
         window = {"beginTimestamp": "0", "endTimestamp": str(2**62)}
@@ -50,6 +51,8 @@ def requests(stage: Stage) -> None:
 
     until(is_indexed, "the index")
     stage.ask("key", raw, RequestCode.QUERY_MESSAGE, fields(f"{topic}k"))
+    stage.ask("key with a tab", raw, RequestCode.QUERY_MESSAGE, fields(f"{topic}a\tb"))
+    stage.ask("key up to the tab", raw, RequestCode.QUERY_MESSAGE, fields(f"{topic}a"))
     unique = {"_UNIQUE_KEY_QUERY": "true"}
     stage.ask("unique key", raw, RequestCode.QUERY_MESSAGE, fields(f"{topic}u", **unique))
     typed = fields(f"{topic}u", indexType="U", **unique)

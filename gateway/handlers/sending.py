@@ -42,7 +42,7 @@ from gateway.wire.messages import (
     offset_msg_id,
     split_batch,
 )
-from gateway.wire.properties import find, parse, remove
+from gateway.wire.properties import find, keys_in, parse, remove
 from gateway.wire.recall import RecallHandle
 from storage import find_record
 
@@ -486,7 +486,7 @@ def _check_items(messages: list[NewMessage]) -> None:
         )
     if any(asks_to_recur(message.values) for message in messages):
         raise illegal("a batch cannot set a recurring message: send it alone")
-    keys = sum(len(message.values.get(names.KEYS, "").split()) for message in messages)
+    keys = sum(len(keys_in(message.values.get(names.KEYS, ""))) for message in messages)
     if keys > MAX_BATCH_KEYS:
         raise illegal(
             f"the messages of the batch have {keys} keys; {MAX_BATCH_KEYS} are possible: send smaller batches"

@@ -16,7 +16,7 @@ PAIR_END: Final = "\x02"
 
 # Set by the sender.
 KEYS: Final = "KEYS"
-"""Keys for look-ups, separated by blanks."""
+"""Keys for look-ups, separated by blanks; see `keys_in`."""
 TAGS: Final = "TAGS"
 """The one tag that consumers filter by."""
 WAIT: Final = "WAIT"
@@ -168,6 +168,12 @@ def parse(properties: str) -> dict[str, str]:
         if name and value:
             found[name] = value
     return found
+
+
+def keys_in(text: str) -> list[bytes]:
+    """Return the keys in a value of `KEYS`. Only blanks separate them (MessageConst.KEY_SEPARATOR): a tab or the end of
+    a line is part of a key."""
+    return [key for key in text.encode().split(b" ") if key]
 
 
 def join(properties: Mapping[str, str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from storage.keys import id_key, queue_prefix
@@ -68,8 +70,9 @@ def test_one_whose_row_cannot_be_read_has_no_batch_refused(
     gateway.connect().abort(id="a")
 
 
-def test_only_ascii_blanks_divide_keys(client: MemoryClient) -> None:
-    key = "k\u3000k"
+@pytest.mark.parametrize("space", ["\t", "\u3000"])
+def test_only_blanks_divide_keys(client: MemoryClient, space: str) -> None:
+    key = f"k{space}k"
     ok(debounced(client, "a", 1_000, key))
     assert debounced(client, "b", 1_000, key).ext()["replaced"] == "1"
     refused = debounced(client, "c", 1_000, "k", KEYS=key)

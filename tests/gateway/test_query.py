@@ -120,6 +120,16 @@ class TestByKey:
         assert parse(timed.properties)["TIDEGATE_STATE"] == state
         assert (timed.queue_offset, timed.store_ms) == (3, START_MS)
 
+    @pytest.mark.parametrize("space", ["\t", "\n", "\r", "\v", "\f", "\u3000"])
+    def test_only_blanks_divide_keys(
+        self, gateway: MemoryGateway, client: MemoryClient, space: str
+    ) -> None:
+        client.send_message("orders", "timed", KEYS=f" a{space}b  c ", TIMER_DELAY_MS="500")
+        for _ in range(2):
+            assert found(client, f"a{space}b") == found(client, "c") == ["timed"]
+            assert found(client, "a") == found(client, "b") == []
+            gateway.advance(500)
+
     def test_untimed(self, client: MemoryClient) -> None:
         client.send_message("orders", "hello", KEYS="k")
         answer = query(client, "k")

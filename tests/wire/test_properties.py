@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire import properties as names
-from gateway.wire.properties import find, join, parse, remove
+from gateway.wire.properties import find, join, keys_in, parse, remove
 from tests.wire.strategies import NAMES, PROPERTIES
 
 EXAMPLE = "KEYS\x01k1\x02UNIQ_KEY\x01AB\x02WAIT\x01true\x02TAGS\x01A\x02"
@@ -65,6 +65,12 @@ def test_remove() -> None:
     assert remove(EXAMPLE, [names.WAIT, names.KEYS]) == "UNIQ_KEY\x01AB\x02TAGS\x01A\x02"
     assert remove(EXAMPLE[:-1], ["NONE"]) == EXAMPLE
     assert remove("A\x011\x02A\x012", ["A"]) == ""
+
+
+def test_keys() -> None:
+    assert keys_in(" k1  k2 ") == [b"k1", b"k2"]
+    assert keys_in("k\t1 k\n2") == [b"k\t1", b"k\n2"]
+    assert keys_in("") == keys_in(" ") == []
 
 
 @pytest.mark.parametrize("bad", [{"": "x"}, {"A\x01": "x"}, {"A": "x\x02"}, {"A\x02B": "x"}])

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from gateway.router import RequestError
 from gateway.sql92 import MAX_LENGTH, SqlError, compile_sql
-from gateway.wire.bodies import Subscription
+from gateway.wire.bodies import Subscription, tags_in
 from gateway.wire.codes import ResponseCode
 from gateway.wire.messages import java_hash, stored_properties
 from storage import MAX_RECORDS_JUDGED
@@ -134,18 +134,15 @@ def _kept(most: int) -> Callable[[Callable[[str], Filter]], Callable[[str], Filt
 
 @_kept(4096)
 def _by_tags(expression: str) -> Filter:
-    """Return a filter by the tags in `A || B`. `*` and an empty expression select all messages, blanks select none
-    (FilterAPI.buildSubscriptionData).
+    """Return a filter by the tags in `A || B`. `*` and an empty expression select all messages, blanks select none.
 
     :raises FilterError: when there are only bars.
     """
     if expression in ("", ALL_TAGS):
         return Filter()
-    parts = expression.split("||")
-    if not any(parts):
+    if not any(expression.split("||")):
         raise FilterError(f"there are no tags in {expression[:64]!r}")
-    tags = [part.strip() for part in parts]
-    return Filter(tag_hashes=frozenset(java_hash(tag) for tag in tags if tag))
+    return Filter(tag_hashes=frozenset(map(java_hash, tags_in(expression))))
 
 
 @_kept(1024)

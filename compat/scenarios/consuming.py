@@ -238,6 +238,8 @@ def pulls(stage: Stage) -> None:
     pull("found")
     pull("two of three", maxMsgNums="2")
     pull("other tag", subscription="green")
+    pull("blanks around the tag", subscription="\t red || green")
+    pull("other spaces around the tag", subscription="\u3000red\xa0 || green")
     pull("at the end", 3)
     pull("beyond", 9)
     pull("before the first", -5)

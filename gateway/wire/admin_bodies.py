@@ -14,6 +14,7 @@ from gateway.wire.bodies import (
     Subscription,
     TopicSettings,
     read_body,
+    tags_in,
 )
 from gateway.wire.messages import java_hash
 
@@ -234,8 +235,8 @@ def encode_cold_data_info() -> bytes:
 def subscription_data(subscription: Subscription) -> dict[str, Any]:
     """Return a subscription with its tags and their hashes (SubscriptionData)."""
     tags = []
-    if subscription.expression_type == "TAG" and subscription.sub_string.strip() != _ALL_TAGS:
-        tags = [tag.strip() for tag in subscription.sub_string.split("||") if tag.strip()]
+    if subscription.expression_type == "TAG" and subscription.sub_string != _ALL_TAGS:
+        tags = tags_in(subscription.sub_string)
     return {
         "classFilterMode": False,
         "codeSet": [java_hash(tag) for tag in tags],

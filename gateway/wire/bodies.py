@@ -70,6 +70,16 @@ class Subscription(msgspec.Struct, rename="camel"):
     """The filter is a Java class, which brokers no longer run: every message matches."""
 
 
+_TRIMMED: Final = "".join(map(chr, range(0x21)))
+"""What Java's `String.trim` removes: blanks, and the control characters of ASCII. Other spaces are part of a tag."""
+
+
+def tags_in(expression: str) -> list[str]:
+    """Return the tags in `A || B` (FilterAPI.buildSubscriptionData)."""
+    tags = (part.strip(_TRIMMED) for part in expression.split("||"))
+    return [tag for tag in tags if tag]
+
+
 CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
 CONSUME_FROM_WHERE: Final = (

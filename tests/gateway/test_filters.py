@@ -184,6 +184,15 @@ def test_filters_by_tag() -> None:
             filter_of(bars, "TAG")
     both = Filter(tag_hashes=frozenset((java_hash("A"), java_hash("B C"))))
     assert filter_of(" A ||B C|| ", "TAG") == both
+    assert filter_of("\tA\n||\0B C\x1f", "TAG") == both
+
+
+@pytest.mark.parametrize("space", ["\u3000", "\xa0", "\x85", "\u2028"])
+def test_spaces_that_java_does_not_trim_are_part_of_a_tag(client: MemoryClient, space: str) -> None:
+    tag = f"{space}A{space}"
+    client.send_message(body="with", TAGS=tag)
+    client.send_message(body="without", TAGS="A")
+    assert bodies(client.pull(tags=f"B || {tag}")) == ["with"]
 
 
 def test_an_expression_is_read_once() -> None:

@@ -94,9 +94,10 @@ def test_times_are_written_for_people_too(utc: None) -> None:
     ("sub_string", "kind", "tags"),
     [
         ("*", "TAG", []),
-        (" * ", "TAG", []),
+        (" * ", "TAG", ["*"]),
         ("", "TAG", []),
         (" A || B||", "TAG", ["A", "B"]),
+        ("\u3000A ||\xa0", "TAG", ["\u3000A", "\xa0"]),
         ("a > 1 || b", "SQL92", []),
     ],
 )

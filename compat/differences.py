@@ -209,6 +209,13 @@ DIFFERENCES: Final[Sequence[Difference]] = (
         "message is found as soon as its send is answered. Clients only hand these figures on.",
         ("12/0/ext.indexLastUpdate*", "seen/*indexLastUpdate*"),
     ),
+    Difference(
+        "A pull gets no more bytes than it asks for, but at least one message.",
+        "RocketMQ does not read that field (`maxMsgBytes`), which Java's push consumers send "
+        "(`setPullBatchSizeInBytes`).",
+        ("seen/a byte wanted/*",),
+        ("consuming.pulls*",),
+    ),
 )
 
 

@@ -245,6 +245,8 @@ def pulls(stage: Stage) -> None:
     pull("before the first", -5)
     pull("queue too high", queueId="5")
     pull("no messages wanted", maxMsgNums="0")
+    pull("a byte wanted", maxMsgBytes="1")
+    pull("no bytes wanted", maxMsgBytes="-1")
     pull("no subscription", sysFlag="0")
     pull("unknown kind of filter", expressionType="other")
     pull("wrong SQL", expressionType="SQL92", subscription="a >")

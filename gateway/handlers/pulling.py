@@ -203,7 +203,7 @@ class Pulling:
             queue,
             pull.offset,
             max(1, min(fields.max_msg_nums, self._max_messages)),
-            min(fields.max_msg_bytes or self._max_bytes, self._max_bytes),
+            self._most_bytes(fields.max_msg_bytes),
             *pull.filter,
         )
         pull.offset = page.next_offset
@@ -224,6 +224,10 @@ class Pulling:
             self._answer(pull, ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
             return True
         return False
+
+    def _most_bytes(self, asked: int | None) -> int:
+        """Return the most bytes of an answer. RocketMQ 5.5.0 ignores what a pull asks for; 0 or less sets no limit."""
+        return self._max_bytes if asked is None or asked <= 0 else min(asked, self._max_bytes)
 
     def answer_reset(self, call: Call, queue: Queue) -> bool:
         """Answer with the offset that an operator reset the group to, once the reset is on disk. Return False when no

@@ -189,7 +189,9 @@ class TestLimits:
             client.send_message(body=bytes(1_000))
         assert [len(client.pull(most_bytes=most)) for most in (None, 2_000, 10_000)] == [2, 1, 2]
 
-    @pytest.mark.parametrize(("most_bytes", "expected"), [(1, 1), (-1, 1), (3_000, 2), (10_000, 4)])
+    @pytest.mark.parametrize(
+        ("most_bytes", "expected"), [(1, 1), (0, 4), (-1, 4), (3_000, 2), (10_000, 4)]
+    )
     def test_bytes_by_request(self, client: MemoryClient, most_bytes: int, expected: int) -> None:
         for _ in range(4):
             client.send_message(body=bytes(1_000))

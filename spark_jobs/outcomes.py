@@ -3,8 +3,8 @@
 A message is identified by topic and UNIQ_KEY. It has fired when it has an offset in its topic's
 queue: several deliveries at one offset are one firing, two offsets are two firings. The error of a
 firing is its time minus the due time, in ms. There are two such times: when a consumer first got the
-message, which includes the consumer's own delay, and when the broker stored it in the queue, by the
-broker's clock.
+message, which includes the consumer's own delay and is in no commit log, and when the broker stored it
+in the queue, by the broker's clock.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         table.withColumn("fired_ms", f.floor(f.col("fired_ns") / _NS_PER_MS))
         .withColumn("possible_ms", possible_ms)
         .withColumn("outcome", _outcome(end_ms, _logged_ms(logs), grace_ms))
-        .withColumn("error_ms", f.col("fired_ms") - f.col("possible_ms"))
+        .withColumn("error_ms", f.floor(f.col("got_ns") / _NS_PER_MS) - f.col("possible_ms"))
         .withColumn("stored_error_ms", _stored_ms() - f.col("possible_ms"))
         .withColumn("delay", _range_of_delay())
     )
@@ -212,7 +212,7 @@ def _asked(messages: DataFrame) -> DataFrame:
 
 
 def _fired(messages: DataFrame) -> DataFrame:
-    """Return when each message was first seen in a queue, and at how many offsets.
+    """Return when each message was first seen in a queue, when a consumer first got it, and at how many offsets.
 
     A message that was seen only when it was consumed again has no times and no offsets.
     """
@@ -224,6 +224,7 @@ def _fired(messages: DataFrame) -> DataFrame:
     seen = messages.where(f.col("event").isin("delivered", "stored"))
     return seen.groupBy("topic", "message_id").agg(
         f.min(at_first("time_ns")).alias("fired_ns"),
+        f.min(f.when(f.col("event") == "delivered", at_first("time_ns"))).alias("got_ns"),
         f.min(at_first("store_ms")).alias("store_ms"),
         f.min(at_first("latest_ms")).alias("latest_ms"),
         f.min(at_first("broker_ms")).alias("broker_ms"),

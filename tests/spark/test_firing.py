@@ -470,6 +470,19 @@ def test_errors_are_told_by_group(spark: SparkSession) -> None:
     assert errors["asked", "milliseconds"].fired == errors["topic", "orders"].fired == 100
 
 
+def test_a_log_does_not_tell_when_consumers_got_messages(spark: SparkSession) -> None:
+    """The time at which a broker stored a message is not theirs, also where the log lies beside a recording of them."""
+    sends = [sent(name, 1000) for name in ("a", "b")]
+    place = {"event": "stored", "file": f"/store/commitlog/{0:020}"}
+    log = [got("a", 1003, 7, **place), got("b", 1004, 8, **place)]
+    alone, *_ = verify(table(spark, *sends, *log)).groups
+    assert (alone.fired, alone.stored_max) == (2, 4)
+    assert (alone.p50, alone.p999, alone.max) == (None, None, None)
+    late = got("a", 1003, 7, time_ns=(START + 1_500) * MS)
+    both, *_ = verify(table(spark, *sends, *log, late)).groups
+    assert (both.fired, both.stored_max, both.p50, both.max) == (2, 4, 500, 500)
+
+
 def test_a_request_without_a_language_is_counted(spark: SparkSession) -> None:
     row = {"from_client": True, "asked_ns": START * MS, "code": 34, "connection": "a#1"}
     pairs = spark.createDataFrame([tuple(row.get(field.name) for field in ROWS)], DDL)

@@ -56,8 +56,11 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         return any(row[what] for row in ends)
 
     asked = _asked(messages)
-    has_moves = there_are("moves")
-    asked = moved(asked, messages) if has_moves else asked.withColumn("is_moved", f.lit(False))
+    asked = (
+        moved(asked, messages)
+        if there_are("moves")
+        else asked.withColumns({"is_moved": f.lit(False), "sent_ns": f.col("time_ns")})
+    )
     asked = (
         replaced(asked, messages, grace_ms)
         if there_are("replacings")

@@ -65,10 +65,9 @@ def replaced(asked: DataFrame, messages: DataFrame, grace_ms: int) -> DataFrame:
         *("topic", "key", "at_ns"),
         f.struct("by", "at_ns", "by_ms", next_one.alias("next")).alias("taker"),
     )
-    sent_ns = f.col("sent_ns") if "sent_ns" in asked.columns else f.col("time_ns")
     places = asked.select(
         *("topic", "message_id", "due_ms"),
-        sent_ns.alias("at_ns"),
+        f.col("sent_ns").alias("at_ns"),
         f.explode(f.split("keys", " ")).alias("key"),
     )
     # Find the first other message that took its place after it was sent. A plain join by the key would

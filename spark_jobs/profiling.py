@@ -16,6 +16,7 @@ _NAMES: Final = {int(code): code.name for code in RequestCode}
 _TOPICS: Final = 100
 _SECONDS: Final = 10
 _NS: Final = 1_000_000_000
+_NS_PER_MS: Final = 1_000_000
 
 
 class CodeFigures(msgspec.Struct, kw_only=True):
@@ -73,6 +74,7 @@ class Profile(msgspec.Struct, kw_only=True):
     """Requests in the busiest second; `peak_sent` and `peak_due` are for their busiest seconds."""
     peak_sent: int
     peak_due: int
+    """Messages that were recalled or replaced before they were due do not count."""
     pending_at_most: int
     """The most delayed messages that were pending at one time."""
     stored_bytes_a_day: float
@@ -115,14 +117,15 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
     sums = sent.agg(f.count("*"), f.sum("body_size"), f.count("asked")).collect()[0]
     hot = _by_second(asked, _second("asked_ns")).orderBy(f.desc("count")).limit(_SECONDS).collect()
     language = f.coalesce("language", f.lit("unknown"))  # the header has null
-    due = sent.where("due_ms is not null")
-    delays = (
-        outcomes(messages, grace_ms=0)
-        .groupBy("asked", "delay")
-        .count()
-        .orderBy("asked", "delay")
-        .collect()
-    )
+    timed = _timed(outcomes(messages, grace_ms=0)).cache()
+    try:
+        delays = timed.groupBy("asked", "delay").count().orderBy("asked", "delay").collect()
+        peak_due = _peak(
+            _by_second(timed.where("until_ms = possible_ms"), _second_of_ms("until_ms"))
+        )
+        pending_at_most = _pending_at_most(timed)
+    finally:
+        timed.unpersist()
     return Profile(
         seconds=seconds,
         connections=int(whole[3]),
@@ -133,8 +136,8 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
         delayed=int(sums[2]),
         peak_requests=int(hot[0]["count"]) if hot else 0,
         peak_sent=_peak(_by_second(sent, _second("time_ns"))),
-        peak_due=_peak(_by_second(due, _due_second())),
-        pending_at_most=_pending_at_most(due),
+        peak_due=peak_due,
+        pending_at_most=pending_at_most,
         stored_bytes_a_day=(sums[1] or 0) / seconds * 86_400 if seconds else 0.0,
         languages={
             row["language"]: row["count"]
@@ -157,11 +160,21 @@ def _second(ns: str) -> Column:
     return f.floor(f.col(ns) / _NS)
 
 
-def _due_second() -> Column:
-    """Return the second in which a message is due. In ns, a bigint has no room for times after 2262."""
+def _second_of_ms(ms: str) -> Column:
+    """Return the second of a time in ms. In ns, a bigint has no room for times after 2262."""
     from pyspark.sql import functions as f
 
-    return f.floor(f.col("due_ms") / 1000)
+    return f.floor(f.col(ms) / 1000)
+
+
+def _timed(delayed: DataFrame) -> DataFrame:
+    """Return when each delayed message began and ceased to be pending: a recalled or replaced one does before it can
+    fire."""
+    from pyspark.sql import functions as f
+
+    recalled_ms = f.floor(f.col("recalled_ns") / _NS_PER_MS)
+    until_ms = f.least("possible_ms", recalled_ms, "replaced_ms")
+    return delayed.select("asked", "delay", "sent_ns", "possible_ms", until_ms.alias("until_ms"))
 
 
 def _by_second(table: DataFrame, second: Column) -> DataFrame:
@@ -174,14 +187,14 @@ def _peak(by_second: DataFrame) -> int:
     return int(by_second.agg(f.max("count")).collect()[0][0] or 0)
 
 
-def _pending_at_most(due: DataFrame) -> int:
-    """Return the most pending messages: each counts from the second of its send to that of its due time."""
+def _pending_at_most(timed: DataFrame) -> int:
+    """Return the most pending messages: each counts from the second of its send to that in which it ceases to be."""
     from pyspark.sql import functions as f
     from pyspark.sql.window import Window
 
     changes = (
-        due.select(_second("time_ns").alias("second"), f.lit(1).alias("change"))
-        .union(due.select(_due_second().alias("second"), f.lit(-1)))
+        timed.select(_second("sent_ns").alias("second"), f.lit(1).alias("change"))
+        .union(timed.select(_second_of_ms("until_ms").alias("second"), f.lit(-1)))
         .groupBy("second")
         .agg(f.sum("change").alias("change"))
     )

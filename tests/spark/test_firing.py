@@ -416,7 +416,7 @@ def test_what_a_broker_rolled_in_its_log_is_no_send(spark: SparkSession) -> None
         "lost": ("lost", None),
     }
     figures = profile(spark.createDataFrame([], DDL), events)
-    assert (figures.sent, figures.delayed, figures.pending_at_most) == (3, 2, 2)
+    assert (figures.sent, figures.delayed, figures.pending_at_most) == (3, 2, 4)
 
 
 def test_what_a_broker_keeps_in_its_log_for_itself_is_no_message(spark: SparkSession) -> None:
@@ -481,6 +481,27 @@ def test_a_log_does_not_tell_when_consumers_got_messages(spark: SparkSession) ->
     late = got("a", 1003, 7, time_ns=(START + 1_500) * MS)
     both, *_ = verify(table(spark, *sends, *log, late)).groups
     assert (both.fired, both.stored_max, both.p50, both.max) == (2, 4, 500, 500)
+
+
+def test_what_was_taken_back_is_no_longer_pending(spark: SparkSession) -> None:
+    """Of the timeouts that close orders, most are recalled, long before they are due. They were never pending at once,
+    and a rescheduled message is due only once."""
+
+    def order(name: str, at_ms: int, **more: Any) -> dict[str, Any]:
+        due_ms = START + at_ms + 1_800_000
+        return sent(name, 1_800_000, time_ns=(START + at_ms) * MS, due_ms=due_ms, **more)
+
+    rows = []
+    for number in range(10):
+        name, at_ms = f"paid-{number}", number * 10_000
+        recall = {**recalled(name), "time_ns": (START + at_ms + 5_000) * MS}
+        rows += [order(name, at_ms), recall]
+    rows += [order("unpaid", 0), order("cart", 0, keys="k"), replaced("k", 2_000)]
+    rows += [order("later", 0), moved("later", 1_900_000), moved("later", 1_950_000, 600)]
+    # This one was due long before it was sent.
+    rows.append({**order("past", 500_000), "due_ms": START - 1_000_000})
+    found = profile(spark.createDataFrame([], DDL), table(spark, *rows))
+    assert (found.delayed, found.pending_at_most, found.peak_due) == (14, 4, 1)
 
 
 def test_a_request_without_a_language_is_counted(spark: SparkSession) -> None:

@@ -111,15 +111,24 @@ def _comparison(found: Comparison) -> Section:
 
 
 def _firing(found: Verdict) -> Section:
+    others = (
+        (found.recalled, "recalled"),
+        (found.fired_though_recalled, "fired though recalled"),
+        (found.replaced, "replaced"),
+        (found.fired_though_replaced, "fired though replaced"),
+        (found.changed_in_bulk, "changed in bulk"),
+        (found.not_due, "not due"),
+        (found.not_watched, "had nobody to see them"),
+        (found.unanswered, "did not come and had an answer missing"),
+        (found.without_id, "had no id"),
+    )
     said = (
         f"{found.messages:,} delayed messages: {found.fired:,} fired, {found.lost:,} lost, "
-        f"{found.doubled:,} doubled, {found.early:,} early, {found.recalled:,} recalled, "
-        f"{found.fired_though_recalled:,} fired though recalled, {found.replaced:,} replaced, "
-        f"{found.fired_though_replaced:,} fired though replaced ({found.rescheduled:,} judged by a new "
-        f"time); {found.changed_in_bulk:,} were changed in bulk, {found.not_due:,} were not due, "
-        f"{found.not_watched:,} had nobody to see them, {found.unanswered:,} did not come and had an answer missing, "
-        f"{found.without_id:,} had no id"
+        f"{found.doubled:,} doubled, {found.early:,} early"
     )
+    said += "".join(f", {number:,} {what}" for number, what in others if number)
+    if found.rescheduled:
+        said += f"; {found.rescheduled:,} were judged by a new time"
     if found.refused:
         said += f"; {found.refused:,} more were refused when they were sent"
     if found.recorded_twice:

@@ -180,6 +180,16 @@ def test_titles_in_markdown_are_no_tags() -> None:
     assert "## Firing of delayed messages: &lt;b&gt;\n" in text
 
 
+def test_outcomes_that_no_message_had_are_not_told() -> None:
+    """Most of them need what few use."""
+    [section] = sections([FIRING])
+    told = "3 delayed messages: 2 fired, 1 lost, 0 doubled, 0 early"
+    assert section.verdict.startswith(f"{told}; consumers")
+    rare = msgspec.structs.replace(FIRING[1], replaced=4, not_due=1, rescheduled=2)
+    [section] = sections([("verify", rare)])
+    assert section.verdict.startswith(f"{told}, 4 replaced, 1 not due; 2 were judged by a new time")
+
+
 def test_what_was_refused_is_told() -> None:
     [section] = sections([("verify", msgspec.structs.replace(FIRING[1], refused=2))])
     assert "; 2 more were refused when they were sent" in section.verdict

@@ -443,6 +443,9 @@ def replay(
             "become one, so compare this with another replay, not with the recording",
         )
     events = read_table(spark, tables, "messages")
+    for column, renamed in (("topic", topics), ("group", groups)):
+        for name in job.not_recorded(chosen, events, column, renamed):
+            _note(notes, f"  --{column} {name}=...: no request has a {column} of this name")
     if twice := recorded_twice(events.where(f"(event = 'sent') = {not from_log}")):
         _note(
             notes,

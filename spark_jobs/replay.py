@@ -36,7 +36,7 @@ from spark_jobs.replaying import (
     Target,
 )
 from spark_jobs.result_files import write_text
-from spark_jobs.rewriting import DESTRUCTIVE, Rules
+from spark_jobs.rewriting import DESTRUCTIVE, GROUP_FIELDS, TOPIC_FIELDS, Rules
 from spark_jobs.tables import read_parquet
 from spark_jobs.watching import WATCHED
 
@@ -282,6 +282,29 @@ def topics_of(
     rows = sent.select("topic").distinct().collect()
     found = [row["topic"] for row in rows if not row["topic"].startswith(NOT_SENT)]
     return sorted(renamed.get(topic, topic) for topic in found)
+
+
+def not_recorded(
+    requests: DataFrame,
+    events: DataFrame,
+    column: str,
+    names: Collection[str],
+) -> list[str]:
+    """Return those names of topics, or of groups, that no request has.
+
+    :param column: `topic` or `group`.
+    :param requests: rows of `exchanges.ROWS`.
+    :param events: rows of `messages.MESSAGES`, which also have the names in bodies.
+    """
+    from pyspark.sql import functions as f
+
+    if not names:
+        return []
+    fields = TOPIC_FIELDS if column == "topic" else GROUP_FIELDS
+    in_fields = f.explode(f.array(*(f.col("ext")[field] for field in fields)))
+    used = requests.select(in_fields.alias("name")).union(events.select(column))
+    found = used.where(f.col("name").isin(*names)).distinct().collect()
+    return sorted(set(names) - {row["name"] for row in found})
 
 
 def _play(

@@ -62,8 +62,8 @@ DESTRUCTIVE: Final = frozenset(
 )
 """Requests whose effects go beyond their sender, such as deletions. They are sent only if named."""
 
-_TOPIC_FIELDS: Final = ("topic", "b", "originTopic")
-_GROUP_FIELDS: Final = ("consumerGroup", "group", "producerGroup", "a", "groupName")
+TOPIC_FIELDS: Final = ("topic", "b", "originTopic")
+GROUP_FIELDS: Final = ("consumerGroup", "group", "producerGroup", "a", "groupName")
 _QUEUE_OFFSET_FIELDS: Final = {
     RequestCode.PULL_MESSAGE: ("queueOffset", "commitOffset"),
     RequestCode.LITE_PULL_MESSAGE: ("queueOffset", "commitOffset"),
@@ -179,8 +179,8 @@ class Rewriter:
         """Return a request that was recorded at `recorded_ms` as it must be sent at `now_ms`."""
         changed = dict(ext)
         for fields, renamed in (
-            (_TOPIC_FIELDS, self._rules.topics),
-            (_GROUP_FIELDS, self._rules.groups),
+            (TOPIC_FIELDS, self._rules.topics),
+            (GROUP_FIELDS, self._rules.groups),
         ):
             for name in fields:
                 if name in changed and changed[name] in renamed:

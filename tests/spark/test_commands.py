@@ -421,6 +421,23 @@ def test_it_is_told_that_only_one_of_several_brokers_is_tested(
     assert any(said in note for note in json.loads(file.read_text())["notes"]) is (brokers > 1)
 
 
+def test_names_to_replace_that_no_request_has_are_told(
+    spark: SparkSession, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a mistyped one, messages would go to the recorded topic."""
+    delivered = read_table(spark, tables, "messages").where("event = 'delivered'").first()
+    assert delivered is not None
+    topic, group = delivered["topic"], delivered["group"]
+    names = [f"--topic={topic}=a", "--topic=oders=b", f"--group={group}=c", "--group=biling=d"]
+    command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+    assert status_of(*command, *names, "--dry-run") == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "of this name" in line]
+    assert said == [
+        "  --topic oders=...: no request has a topic of this name",
+        "  --group biling=...: no request has a group of this name",
+    ]
+
+
 def nothing_sent() -> Outcome:
     return Outcome(outcomes={}, unmapped={}, pacing_p50_ms=None, pacing_p99_ms=None, rate=0.0)
 

@@ -145,15 +145,14 @@ def _renames(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -
     return found
 
 
-def _levels(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    from spark_jobs.messages import DEFAULT_LEVELS, parse_levels
+def _levels(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    from spark_jobs.messages import parse_levels
 
-    if value is None:
-        return DEFAULT_LEVELS
-    try:
-        parse_levels(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+    if value is not None:
+        try:
+            parse_levels(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
     return value
 
 
@@ -173,7 +172,11 @@ def _levels(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 )
 @_spark_options
 def ingest(
-    sources: tuple[Path, ...], out: Path, ports: tuple[int, ...], levels: str, **options: Any
+    sources: tuple[Path, ...],
+    out: Path,
+    ports: tuple[int, ...],
+    levels: str | None,
+    **options: Any,
 ) -> None:
     """Read recordings, packet captures (pcap, pcapng) and commit logs into a folder of tables.
 
@@ -186,10 +189,11 @@ def ingest(
       tidegate ingest /data/rocketmq/store/commitlog --out tables
     """
     from spark_jobs.ingest import ingest as run
+    from spark_jobs.messages import DEFAULT_LEVELS
 
     spark = _session(options)
     with _shown("ingest", spark, options):
-        done = run(spark, sources, out, ports=ports, levels=levels)
+        done = run(spark, sources, out, ports=ports, levels=levels or DEFAULT_LEVELS)
     click.echo(f"{done.files} files read, {done.known} known before")
     if done.being_written:
         click.echo(
@@ -239,7 +243,7 @@ def profile(tables: Path, **options: Any) -> None:
     help="For a replay, the target's messageDelayLevel. Default: RocketMQ's own.",
 )
 @_spark_options
-def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
+def verify(folder: Path, grace: float, levels: str | None, **options: Any) -> None:
     """Check that each delayed message fired once, and how far from the requested time.
 
     FOLDER has the tables of `tidegate ingest`, or the output of `replay --watch`; then the messages that the
@@ -253,14 +257,19 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
     from spark_jobs import replay as job
     from spark_jobs.firing import verify as run
     from spark_jobs.ingest import LACKING, read_table, totals
-    from spark_jobs.messages import parse_levels
+    from spark_jobs.messages import DEFAULT_LEVELS, parse_levels
 
+    is_replay = (folder / "results").exists()
+    if levels is not None and not is_replay:
+        raise click.UsageError(
+            "--levels is for replays: due times in tables are by the --levels of 'tidegate ingest'"
+        )
     spark = _session(options)
     notes: list[str] = []
-    if (folder / "results").exists():
-        events = job.read_events(spark, folder, parse_levels(levels))
+    if is_replay:
+        events = job.read_events(spark, folder, parse_levels(levels or DEFAULT_LEVELS))
         results, sent_before = job.read_answers(spark, folder)
-        if never_left := results.where("sent_ns is null").count():
+        if never_left := _never_left(results):
             _note(
                 notes,
                 f"{never_left:,} requests never left, as the target was not there: messages among them are left out",
@@ -422,6 +431,10 @@ def replay(
     from spark_jobs.rewriting import Rules
     from spark_jobs.watching import Watcher
 
+    if delays == "scale" and not speed:
+        raise click.UsageError(
+            "--delays scale divides delays by the speed, which --speed 0 leaves open"
+        )
     spark = _session(options)
     requests = read_table(spark, tables, "send" if from_log else "pair")
     chosen, plan = job.choose(requests, codes or None, without)
@@ -541,6 +554,12 @@ def compare(
         again, before = read_answers(spark, noise)
         again = _that_left(again, "second run", notes)
         sent_before += before
+    if never_left := _never_left(results):
+        _note(
+            notes,
+            f"{never_left:,} requests of the candidate never left, as the target was not there: they count as not "
+            "answered",
+        )
     if sent_before:
         _note(
             notes,
@@ -561,10 +580,14 @@ def compare(
         sys.exit(_FOUND_WRONG)
 
 
+def _never_left(results: DataFrame) -> int:
+    return results.where("sent_ns is null").count()
+
+
 def _that_left(results: DataFrame, run: str, notes: list[str]) -> DataFrame:
     """Return the results of the requests that left, and say how many never did: the server has not answered these in
     any way."""
-    if never_left := results.where("sent_ns is null").count():
+    if never_left := _never_left(results):
         _note(
             notes,
             f"{never_left:,} requests of the {run} never left, as the target was not there: they are left out",

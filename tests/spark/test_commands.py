@@ -94,6 +94,12 @@ def test_findings_become_a_report(
         (("ingest", "{empty}", "--out", "{empty}/t", "--levels", "soon"), 2, "no list of delay"),
         (("replay", "{empty}", "--to", "here", "--out", "{empty}/r"), 2, "is not HOST:PORT"),
         (("replay", "{empty}", "--to", "a:1", "--out", "r", "--rate", "nan"), 2, "nan is not a"),
+        (
+            ("replay", "{empty}", "--to", "a:1", "--out", "r", "--speed", "0", "--delays", "scale"),
+            2,
+            "--speed 0 leaves open",
+        ),
+        (("verify", "{empty}", "--levels", "1s"), 2, "--levels is for replays"),
         (("compare", "{empty}"), 2, "--recorded and --baseline"),
         (("report", "--out", "{empty}/r"), 2, "name what to report"),
         (("report", "--verify", "{empty}/none.json", "--out", "{empty}/r"), 1, "cannot read"),
@@ -307,6 +313,8 @@ def test_what_was_sent_before_or_never_left_is_not_judged(
     assert status_of("compare", whole, "--baseline", whole, "--noise", away) == 0
     assert "2 requests of the second run never left" in capsys.readouterr().out
     assert status_of("compare", away, "--baseline", whole) == 3
+    said = capsys.readouterr().out
+    assert "2 requests of the candidate never left, as the target was not there" in said
     report = ("report", "--verify", verified, "--compare", compared, "--out", str(tmp_path))
     assert status_of(*report) == 0
     for name in ("report.html", "report.md"):

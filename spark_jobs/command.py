@@ -482,23 +482,27 @@ def replay(
         if watch:
             watched = job.topics_of(events, topics, from_log=from_log)
             stack.enter_context(Watcher(broker, watched, out))
-        if not options["progress"]:
-            stack.enter_context(shown("replay", sent_of(out / job.JOURNAL, plan.requests)))
-        found = job.replay(
-            spark,
-            chosen,
-            broker,
-            out,
-            rules=rules,
-            speed=speed,
-            rate=rate,
-            lead_s=lead,
-            patience_s=patience,
-            keeps_sends=watch > 0,
-        )
-        time.sleep(watch)
-    found.notes = notes
-    _tell(found, options["json_file"])
+        progress = shown("replay", sent_of(out / job.JOURNAL, plan.requests))
+        with nullcontext() if options["progress"] else progress:
+            found = job.replay(
+                spark,
+                chosen,
+                broker,
+                out,
+                rules=rules,
+                speed=speed,
+                rate=rate,
+                lead_s=lead,
+                patience_s=patience,
+                keeps_sends=watch > 0,
+            )
+        found.notes = notes
+        _tell(found, options["json_file"])  # before the watching, which may be ended by a Ctrl-C
+        if watch:
+            click.echo(
+                f"watching for {watch:g} s more; a Ctrl-C ends that, and what was seen is kept"
+            )
+            time.sleep(watch)
 
 
 @cli.command()

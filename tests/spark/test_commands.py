@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from stat import S_IMODE
 from types import SimpleNamespace
@@ -444,6 +445,34 @@ def test_names_to_replace_that_no_request_has_are_told(
         "  --topic oders=...: no request has a topic of this name",
         "  --group biling=...: no request has a group of this name",
     ]
+
+
+def test_a_replay_whose_watching_is_interrupted_has_its_results(
+    spark: SparkSession,
+    tables: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All is sent, and for long delays the watching takes hours."""
+
+    def interrupt(seconds: float) -> None:
+        assert seconds == 7200
+        raise KeyboardInterrupt
+
+    target = Target(("127.0.0.1", 1), ("127.0.0.1", 2))
+    monkeypatch.setattr("spark_jobs.replay.find_target", lambda *_: target)
+    monkeypatch.setattr("spark_jobs.replay.replay", lambda *_, **__: nothing_sent())
+    monkeypatch.setattr("spark_jobs.watching.Watcher", lambda *_: nullcontext())
+    monkeypatch.setattr("spark_jobs.command.time", SimpleNamespace(sleep=interrupt))
+    monkeypatch.setattr(spark.sparkContext, "setLogLevel", lambda _: None)
+    file = tmp_path / "replay.json"
+    command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+    assert status_of(*command, "--watch", "7200", "--json", str(file)) == 130
+    assert json.loads(file.read_text())["outcomes"] == {}
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2].startswith("Replay: 0 requests")
+    assert said[-1].startswith("watching for 7200 s more")
 
 
 def nothing_sent() -> Outcome:

@@ -93,7 +93,8 @@ class Difference(msgspec.Struct, kw_only=True):
     kind: str
     """The sample's difference: `missing` or `added` in the candidate, or `changed`."""
     answers: int
-    """How many answers of this code both runs have."""
+    """How many answers of this code both runs have. If the field differs no more than noise over all features, but
+    in some it does, only the answers of these are counted, here and below."""
     differ: int
     """In how many of them the field differs. If all these are within the noise, but some kinds of difference are
     not (missing or added, or one code in place of another), only those kinds are counted."""
@@ -321,16 +322,17 @@ def compare(
         name: _judged(_of(differ, name), _of(noisy, name), number, skip)
         for name, number in sorted(compared.items())
     }
-    differences = _judged(differ, noisy, whole, skip)
-    used = {
-        (one.code, one.field)
-        for found in by_feature.values()
-        for one in found
-        if one.verdict == "differs"
-    }
-    for one in differences:
-        if (one.code, one.field) in used:
-            one.verdict = "differs"  # even if other features have noise in that field
+    in_features: dict[tuple[int, str], list[Difference]] = {}
+    for found in by_feature.values():
+        for one in found:
+            if one.verdict == "differs":
+                in_features.setdefault((one.code, one.field), []).append(one)
+    differences = [
+        _of_features(in_features[one.code, one.field])
+        if one.verdict == "noise" and (one.code, one.field) in in_features
+        else one
+        for one in _judged(differ, noisy, whole, skip)
+    ]
     return Comparison(
         compared=whole.answers.total(),
         only_in_baseline=by_runs[_OLD],
@@ -631,6 +633,19 @@ def _difference(
         position=sample["position"],
         expected=expected,
         found=found,
+    )
+
+
+def _of_features(some: Sequence[Difference]) -> Difference:
+    """Return the differences of one field in the features that differ in it, as one."""
+    sample = min(some, key=lambda one: (one.file, one.position))
+    return msgspec.structs.replace(
+        sample,
+        answers=sum(one.answers for one in some),
+        differ=sum(one.differ for one in some),
+        noise=sum(one.noise for one in some),
+        first_ns=min((one.first_ns for one in some if one.first_ns is not None), default=None),
+        last_ns=max((one.last_ns for one in some if one.last_ns is not None), default=None),
     )
 
 

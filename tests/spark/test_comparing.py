@@ -162,9 +162,27 @@ def test_what_differs_in_a_feature_alone_is_not_the_same(spark: SparkSession) ->
         ("sends", "noise"),
     ]
     assert not found.is_same
-    assert [(one.differ, one.noise, one.verdict) for one in found.differences] == [
-        (200, 195, "differs")
-    ]
+    [one] = found.differences
+    assert (one.verdict, one.differ, one.answers, one.noise) == ("differs", 5, 5, 0), "its own"
+    assert (one.position, one.expected, one.found) == (0, "7", "8")
+    assert (one.first_ns, one.last_ns) == (1000, 1004)
+
+
+def test_of_several_features_that_differ_alone_the_differences_are_summed(
+    spark: SparkSession,
+) -> None:
+    def offsets(name: str, steady: str) -> list[dict[str, Any]]:
+        rows = run(name)
+        for row in rows:
+            at = row["position"]
+            row["feature"] = "sends" if at < 194 else "recall" if at < 197 else "offsets"
+            row["answer_ext"] = {"at": name if at < 194 else steady}
+        return rows
+
+    runs = (offsets("a", "7"), offsets("c", "8"), offsets("b", "7"))
+    [one] = compare(*(answers(spark, rows) for rows in runs)).differences
+    assert (one.verdict, one.differ, one.answers, one.noise) == ("differs", 6, 6, 0)
+    assert (one.position, one.first_ns, one.last_ns) == (194, 1194, 1199)
 
 
 def test_a_second_run_of_some_requests_alone_tells_their_noise(spark: SparkSession) -> None:

@@ -539,14 +539,21 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 def _differences(
     code: int, old: _Answer, new: _Answer
 ) -> Iterator[tuple[str, str | None, str | None]]:
-    """Yield the fields in which two answers differ, with both values."""
+    """Yield the fields in which two answers differ, with both values.
+
+    If one of the two is missing, that is all in which they differ: `answered` and `code`, and the `remark`, which of a
+    request that never left says why.
+    """
+    is_one_missing = (old[0] == _NO_NUMBER) != (new[0] == _NO_NUMBER)
     if old[0] != new[0]:
         before, after = (None if one[0] == _NO_NUMBER else str(one[0]) for one in (old, new))
-        if before is None or after is None:
+        if is_one_missing:
             yield "answered", _truth(before is not None), _truth(after is not None)
         yield "code", before, after
     if old[1] != new[1]:
         yield "remark", old[1], new[1]
+    if is_one_missing:
+        return
     if old[2:4] != new[2:4]:
         had, has = (dict(zip(one[2], one[3], strict=True)) for one in (old, new))
         for name in had.keys() | has.keys():

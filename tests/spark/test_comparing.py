@@ -168,6 +168,20 @@ def test_what_differs_in_a_feature_alone_is_not_the_same(spark: SparkSession) ->
     assert (one.first_ns, one.last_ns) == (1000, 1004)
 
 
+def test_a_missing_answer_does_not_differ_in_each_field(spark: SparkSession) -> None:
+    """Without the baseline's answer nobody knows whether the candidate's fields are others, whatever noise there is."""
+    silent, refused = run("a"), run("b")
+    for row in silent[:5]:
+        row |= {"answer_code": None, "answer_ext": None}
+    for row in refused[:5]:
+        row |= {"answer_code": 24, "answer_ext": {}}
+    found = compare(answers(spark, silent), answers(spark, run("a")), answers(spark, refused))
+    assert {(one.field, one.differ, one.noise, one.verdict) for one in found.differences} == {
+        ("answered", 5, 5, "noise"),
+        ("code", 5, 5, "noise"),
+    }
+
+
 def test_of_several_features_that_differ_alone_the_differences_are_summed(
     spark: SparkSession,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -313,5 +314,5 @@ def test_plain_json_stays_what_it_is(value: Any, indent: int | None) -> None:
 @given(st.binary(max_size=60) | st.text('{}[]:,"0a \\', max_size=40).map(str.encode))
 def test_any_bytes_are_a_body_or_refused(text: bytes) -> None:
     for kind in (Heartbeat, LockRequest, GroupSettings):
-        with pytest.raises(BodyError):
-            read_body(text, kind)
+        with suppress(BodyError):
+            assert isinstance(read_body(text, kind), kind)

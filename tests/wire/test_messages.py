@@ -7,6 +7,7 @@ import struct
 import sys
 import time
 import zlib
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -211,11 +212,8 @@ def test_damaged_records_are_read_or_refused(parts: dict[str, Any], data: st.Dat
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_records_or_refused(data: bytes) -> None:
-    if data:
-        with pytest.raises(MessageError):
-            decode_messages(data)
-    else:
-        assert decode_messages(data) == []
+    with suppress(MessageError):
+        assert bool(decode_messages(data)) is bool(data)
 
 
 def test_bytes_behind_a_record() -> None:

@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from errno import EAGAIN
@@ -109,15 +109,8 @@ def copy_files(data: Path, target: Path) -> int:
     :returns: the size of LMDB's file, in bytes.
     """
     with new_folder(target, OF_OWNER) as unfinished:
-        try:
-            for name in STORED_FILES:
-                if (data / name).exists():
-                    shutil.copyfile(data / name, unfinished / name)
-        except OSError as error:
-            raise StorageError(
-                f"{data} could not be copied to {target}: {error.strerror}"
-            ) from error
-        return (unfinished / DATA_FILE).stat().st_size
+        names = [name for name in STORED_FILES if (data / name).exists()]
+        return _copy_whole(names, data, unfinished, target)
 
 
 def _copy_used_pages(environment: lmdb.Environment, file: Path) -> None:
@@ -163,14 +156,21 @@ def restore(backup: Path, data: Path) -> int:
         environment.begin(),
         new_folder(data, OF_OWNER) as unfinished,
     ):
-        try:
-            shutil.copyfile(backup / DATA_FILE, unfinished / DATA_FILE)
-        except OSError as error:
-            # The disk of either folder may be full or failing.
-            raise StorageError(
-                f"{backup} could not be copied to {data}: {error.strerror}"
-            ) from error
-        return (unfinished / DATA_FILE).stat().st_size
+        return _copy_whole([DATA_FILE], backup, unfinished, data)
+
+
+def _copy_whole(names: Iterable[str], source: Path, unfinished: Path, target: Path) -> int:
+    """Copy files as they are, LMDB's among them, and return its size.
+
+    :param unfinished: the folder of the copies until it becomes `target`.
+    """
+    try:
+        for name in names:
+            shutil.copyfile(source / name, unfinished / name)
+    except OSError as error:
+        # The disk of either folder may be full or failing.
+        raise StorageError(f"{source} could not be copied to {target}: {error.strerror}") from error
+    return (unfinished / DATA_FILE).stat().st_size
 
 
 def data_file(data: Path) -> Path:

@@ -58,6 +58,15 @@ class Authority:
             .not_valid_after(now + timedelta(days=1))
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+            # Clients on Python 3.13 and newer insist on these (VERIFY_X509_STRICT).
+            .add_extension(_usage(is_authority=is_authority), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(by._key.public_key()),
+                critical=False,
+            )
             .sign(by._key, hashes.SHA256())
         )
 
@@ -77,6 +86,20 @@ class Issued:
 
 def _curve_key() -> _Key:
     return ec.generate_private_key(ec.SECP256R1())
+
+
+def _usage(*, is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_authority,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _name(text: str) -> x509.Name:

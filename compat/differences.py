@@ -216,6 +216,13 @@ DIFFERENCES: Final[Sequence[Difference]] = (
         ("seen/a byte wanted/*",),
         ("consuming.pulls*",),
     ),
+    Difference(
+        "A new group's progress in an empty queue is the queue's end.",
+        "RocketMQ answers that it has none (22). Clients then ask for the end, whatever their settings say, and skip "
+        "the messages that come in between.",
+        ("seen/empty/2",),
+        ("consuming.figures-of-a-queue*",),
+    ),
 )
 
 

@@ -28,8 +28,12 @@ class Offsets:
 
     def query(self, call: Call) -> None:
         """Answer with a group's progress in a queue. A group without progress starts at the queue's first message if
-        that is still there, whatever the client's settings say. If it is gone or never existed, the client decides
-        (ConsumerManageProcessor.queryConsumerOffset)."""
+        that is still there, whatever the client's settings say. If it is gone, the client decides
+        (ConsumerManageProcessor.queryConsumerOffset).
+
+        Where the queue is empty, all clients would decide to start at its end. They are told it at once: upstream they
+        have to ask for it, and skip the messages that come in between.
+        """
         fields: QueryConsumerOffset = call.fields
         offset = self._store.progress.get(
             fields.consumer_group.encode(), fields.topic.encode(), fields.queue_id
@@ -41,8 +45,9 @@ class Offsets:
                     "Not found, do not set to zero, maybe this group boot first",
                 )
             queue = self._queue(fields.topic, fields.queue_id)
-            offset = self._broker.topics.begin_of(fields.topic, fields.queue_id)
-            if not queue.first == offset < queue.visible:
+            begin = self._broker.topics.begin_of(fields.topic, fields.queue_id)
+            offset = max(begin, queue.first)
+            if queue is NO_QUEUE or offset not in (begin, queue.visible):
                 raise RequestError(
                     ResponseCode.QUERY_NOT_FOUND,
                     "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",

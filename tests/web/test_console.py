@@ -50,6 +50,15 @@ HURRY = """
 """
 """Lets a test call `hurry()` instead of waiting for the two or three seconds after which a page looks again."""
 
+SEEN = """
+    const [selector, text] = arguments;
+    return [...document.querySelectorAll(selector)].find((one) =>
+        one.checkVisibility({visibilityProperty: true}) && one.getClientRects().length
+        && (one.innerText ?? one.textContent).includes(text));
+"""
+"""Finds a visible element with a text. It is one script, because the page draws its rows anew every few seconds: on a
+slow machine, asking for the text of each of hundreds of cells takes longer."""
+
 
 def console_of(process: GatewayProcess, scheme: str = "http") -> str:
     """Return the address that the process prints at start."""
@@ -119,14 +128,13 @@ class Console:
         self._seen(selector, text, click=True)
 
     def _seen(self, selector: str, text: str, *, click: bool = False) -> WebElement:
-        def seen(_: object) -> WebElement | None:
-            for element in self.browser.page.find_elements(By.CSS_SELECTOR, selector):
-                if element.is_displayed() and text in element.text:
-                    if click:
-                        element.click()
-                    return element
-            self.hurry()
-            return None
+        def seen(page: Any) -> WebElement | None:
+            element: WebElement | None = page.execute_script(SEEN, selector, text)
+            if element is None:
+                self.hurry()
+            elif click:
+                element.click()
+            return element
 
         found = WebDriverWait(
             self.browser.page, LIMIT_S, 0.05, ignored_exceptions=[Exception]
@@ -793,6 +801,7 @@ def test_one_and_many_are_given_another_time(console: Console) -> None:
     console.open("messages?topic=moved")
     console.click("button.danger", "Change all of these")
     console.click("dialog form button", "Reschedule them")
+    console.see("dialog button.danger", "Reschedule 1 message")
     console.see("dialog input").send_keys("1")
     console.click("dialog button.danger", "Reschedule 1 message")
     console.see("dialog [role=status]", "1 rescheduled")

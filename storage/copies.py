@@ -109,7 +109,7 @@ def copy_files(data: Path, target: Path) -> int:
     :returns: the size of LMDB's file, in bytes.
     """
     with new_folder(target, OF_OWNER) as unfinished:
-        names = [name for name in STORED_FILES if (data / name).exists()]
+        names = (name for name in STORED_FILES if (data / name).exists())
         return _copy_whole(names, data, unfinished, target)
 
 
@@ -162,6 +162,7 @@ def restore(backup: Path, data: Path) -> int:
 def _copy_whole(names: Iterable[str], source: Path, unfinished: Path, target: Path) -> int:
     """Copy files as they are, LMDB's among them, and return its size.
 
+    :param names: is read while copying, so that a disk that fails then is told in the same way.
     :param unfinished: the folder of the copies until it becomes `target`.
     """
     try:

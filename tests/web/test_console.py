@@ -50,14 +50,13 @@ HURRY = """
 """
 """Lets a test call `hurry()` instead of waiting for the two or three seconds after which a page looks again."""
 
-SEEN = """
+WITH_TEXT = """
     const [selector, text] = arguments;
-    return [...document.querySelectorAll(selector)].find((one) =>
-        one.checkVisibility({visibilityProperty: true}) && one.getClientRects().length
-        && (one.innerText ?? one.textContent).includes(text));
+    return [...document.querySelectorAll(selector)]
+        .filter((one) => (one.innerText ?? one.textContent).includes(text));
 """
-"""Finds a visible element with a text. It is one script, because the page draws its rows anew every few seconds: on a
-slow machine, asking for the text of each of hundreds of cells takes longer."""
+"""Finds elements with a text. It is one script, because the page draws its rows anew every few seconds: on a slow
+machine, asking for the text of each of hundreds of cells takes longer."""
 
 
 def console_of(process: GatewayProcess, scheme: str = "http") -> str:
@@ -129,12 +128,14 @@ class Console:
 
     def _seen(self, selector: str, text: str, *, click: bool = False) -> WebElement:
         def seen(page: Any) -> WebElement | None:
-            element: WebElement | None = page.execute_script(SEEN, selector, text)
-            if element is None:
-                self.hurry()
-            elif click:
-                element.click()
-            return element
+            elements: list[WebElement] = page.execute_script(WITH_TEXT, selector, text)
+            for element in elements:
+                if element.is_displayed() and text in element.text:
+                    if click:
+                        element.click()
+                    return element
+            self.hurry()
+            return None
 
         found = WebDriverWait(
             self.browser.page, LIMIT_S, 0.05, ignored_exceptions=[Exception]

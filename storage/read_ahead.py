@@ -40,7 +40,7 @@ class ReadAhead:
 
     def __init__(self, environment: lmdb.Environment) -> None:
         self._environment = environment
-        self._threads = ThreadPoolExecutor(THREADS, "read-ahead")
+        self._threads = _threads()
 
     def touch(self, txn: Reader, *wanted: Rows) -> bool:
         """Load rows into memory as far as possible. A failure does no harm: the rows are then read when they are
@@ -50,9 +50,12 @@ class ReadAhead:
         """
         if sum(len(rows.keys) for rows in wanted) < FEW or not _must_wait(txn, wanted):
             return False
-        # If the system has no more threads, none can be started.
-        with suppress(RuntimeError):
+        try:
             wait([self._threads.submit(self._read, *part) for part in _parts(wanted)])
+        except RuntimeError:
+            # The system has no more threads. Those that were started must not read on: LMDB's map may grow next.
+            self.close()
+            self._threads = _threads()
         return True
 
     def _read(self, table: lmdb._Database, keys: Sequence[bytes]) -> None:
@@ -65,6 +68,10 @@ class ReadAhead:
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown()
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, "read-ahead")
 
 
 def _must_wait(txn: Reader, wanted: Sequence[Rows]) -> bool:

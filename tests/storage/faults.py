@@ -117,11 +117,14 @@ def commits_fail(store: Store, trouble: lmdb.Error = DISK_FULL) -> Iterator[None
 
 
 @contextmanager
-def no_more_threads() -> Iterator[None]:
-    """Let the system start no thread; running ones go on."""
+def no_more_threads(more: int = 0) -> Iterator[None]:
+    """Let the system start no thread, or only so many more; running ones go on."""
+    begin, begun = Thread.start, count(1)
 
-    def start(_: Thread) -> None:
-        raise RuntimeError("can't start new thread")
+    def start(thread: Thread) -> None:
+        if next(begun) > more:
+            raise RuntimeError("can't start new thread")
+        begin(thread)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Thread, "start", start)

@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from time import sleep
 from types import SimpleNamespace
 
 import lmdb
@@ -241,6 +242,28 @@ def test_threads_that_cannot_be_started(disk: Disk, store: Store) -> None:
     with no_more_threads():
         assert pending_ids(store) == numbered(MANY)
     assert not disk.read
+
+
+def test_no_thread_reads_on_where_some_cannot_be_started(
+    disk: Disk, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB's map may grow next, and then is no longer where such a thread reads it."""
+    hold_all(store, numbered(MANY), 10_000)
+    keys, ahead = numbered(MANY), store.environment.ahead
+    read, done = ReadAhead._read, Counter[lmdb._Database]()
+
+    def slowly(self: ReadAhead, table: lmdb._Database, keys: Sequence[bytes]) -> None:
+        read(self, table, keys)
+        sleep(0.05)
+        done[table] += len(keys)
+
+    monkeypatch.setattr(ReadAhead, "_read", slowly)
+    with no_more_threads(more=2):
+        ahead.touch(store.reader(), Rows(store.tables.messages, keys))
+        assert 0 < disk.read.total() == done.total()
+    before = done.total()
+    ahead.touch(store.reader(), Rows(store.tables.messages, keys))
+    assert disk.read.total() == done.total() == before + MANY
 
 
 def test_rows_that_there_are_not(disk: Disk, store: Store) -> None:

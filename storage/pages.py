@@ -3,10 +3,10 @@ dies (SIGBUS).
 
     page    its number 8 | 2 | flags 2 | end of the offsets 2 | begin of the nodes 2 | offsets of the nodes, 2 each
             (of a long value: its number 8 | 2 | flags 2 | pages 4 | the value)
-    node    low 2 | middle 2 | high 2 | size of the key 2 | key | value
-            in a branch, low, middle and high are the number of the page below; in a leaf, low and middle are the size
-            of the value, and high is 1 if the node has, instead of the value, the number of the value's first page, and
-            2 if the value is that of a database (`meta_pages`)
+    node    low 4 | high 2 | size of the key 2 | key | value
+            in a branch, low and high are the number of the page below; in a leaf, low is the size of the value, and
+            high is 1 if the node has, instead of the value, the number of the value's first page, and 2 if the value is
+            that of a database (`meta_pages`)
     value   how many pages 8 | their numbers, 8 each        in the database of free pages
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from struct import Struct, error
+from struct import Struct, error, unpack_from
 from typing import Final, NamedTuple
 
 from storage.keys import MAX_KEY
@@ -27,8 +27,7 @@ from storage.meta_pages import (
 )
 
 _PAGE: Final = Struct("=QHHHH")
-_NODE: Final = Struct("=HHHH")
-_OFFSET: Final = Struct("=H")
+_NODE: Final = Struct("=IHH")
 _NUMBER: Final = Struct("=Q")
 _TREE: Final = Struct("=IHHQQQQQ")
 _BRANCH: Final = 1
@@ -93,8 +92,10 @@ def find_wrong_page(file: int, state: bytes) -> str | None:
     try:
         named = bytearray(pages)
         named[:META_PAGES] = b"\1" * META_PAGES
-        for page in _all_trees(file, state):
-            named[_number(page)] = True
+        for page in _all_pages(file, state):
+            if named[page.place.page]:
+                raise _wrong(page.place.page)
+            named[page.place.page] = True
             for first, count in _long_values(file, state, page):
                 named[first : first + count] = b"\1" * count
         used = sum(named)
@@ -122,11 +123,11 @@ def find_trees(file: int, state: bytes) -> dict[str, Tree]:
     gaps: list[Region] = []
     main = _tree_in(state, DATABASE_SIZE)
     found = {
-        node.key.decode(): _tree_in(page, node.value)
-        for page, node in _readable_nodes(file, state, main, gaps)
-        if node.high == _DATABASE and node.value + DATABASE_SIZE <= len(page)
+        key.decode(): _tree_in(page, value)
+        for page, (key, _, high, value) in _readable_nodes(file, state, main, gaps)
+        if high == _DATABASE and value + DATABASE_SIZE <= len(page)
     }
-    if gaps or len(found) != main.rows or any(one.levels > _MOST_LEVELS for one in found.values()):
+    if gaps or len(found) != main.rows:
         raise ValueError("the list of its tables cannot be read")
     return found
 
@@ -141,156 +142,172 @@ def readable_rows(
 
     :param gaps: receives where rows are lost.
     """
-    for page, node in _readable_nodes(file, state, tree, gaps):
-        number, value = _number(page), page[node.value : node.value + node.size]
-        if node.high:
-            number, value = _read_long(file, state, page, node)
-        if len(value) == node.size:
-            yield node.key, value
+    for page, (key, size, high, at) in _readable_nodes(file, state, tree, gaps):
+        number, value = _number(page), page[at : at + size]
+        if high:
+            number, value = _read_long(file, state, page, at, size)
+        if len(value) == size:
+            yield key, value
         else:
-            gaps.append(Region(number, node.key, node.key + b"\0"))
+            gaps.append(Region(number, key, key + b"\0"))
 
 
-class _Node(NamedTuple):
-    """A node of a page: its key, and where its value begins."""
+_Node = tuple[bytes, int, int, int]
+"""A node of a page: its key, low, high, and where its value begins."""
 
-    key: bytes
-    low: int
-    middle: int
-    high: int
-    value: int
 
-    @property
-    def size(self) -> int:
-        """Bytes of its value, in a leaf."""
-        return self.low | self.middle << 16
+class _Page(NamedTuple):
+    """A page, the keys that belong there, and its rows, of which a branch has none."""
 
-    @property
-    def below(self) -> int:
-        """The number of the page below, in a branch."""
-        return self.low | self.middle << 16 | self.high << 32
+    content: bytes
+    place: Region
+    rows: list[_Node]
+
+
+def _pages(
+    file: int, state: bytes, tree: Tree, gaps: list[Region] | None = None
+) -> Iterator[_Page]:
+    """Yield the pages of a database, in the order of their keys.
+
+    :param gaps: receives where a page, or a node of one, cannot be read. Without it, that is an error.
+    :raises ValueError: when one is missing, is another page or one of another level, or has a node that it cannot have.
+    :raises OSError: when the disk cannot read one.
+    """
+    if tree.root != NO_PAGE:
+        place = Region(tree.root, b"", _BEHIND_ALL)
+        yield from _pages_below(file, state, place, tree.levels, gaps)
+
+
+def _pages_below(
+    file: int, state: bytes, place: Region, levels: int, gaps: list[Region] | None
+) -> Iterator[_Page]:
+    """Yield the page at a place, and the pages below it."""
+    try:
+        page = _read_page(file, state, place.page, _LEAF if levels == 1 else _BRANCH)
+    except (ValueError, OverflowError, OSError, error):
+        if gaps is None:
+            raise
+        gaps.append(place)
+        return
+    nodes, offsets = _nodes(page), _offsets(page)
+    if gaps is None:
+        if len(nodes) < len(offsets) or min(offsets, default=0) < _PAGE.unpack_from(page)[4]:
+            raise _wrong(place.page)
+    elif len(nodes) < len(offsets):
+        gaps.append(place)
+    yield _Page(page, place, nodes if levels == 1 else [])
+    if levels <= 1:
+        return
+    # The first key of a branch stands for all smaller ones.
+    keys = [place.first, *(key for key, _, _, _ in nodes[1:]), place.end]
+    for (_, low, high, _), first, behind in zip(nodes, keys, keys[1:], strict=False):
+        is_inside = place.first <= first < behind <= place.end
+        # A wrong key must not hide the rows of a right page.
+        bounds = (first, behind) if is_inside else place[1:]
+        below = Region(low | high << 32, *bounds)
+        yield from _pages_below(file, state, below, levels - 1, gaps)
 
 
 def _readable_nodes(
     file: int, state: bytes, tree: Tree, gaps: list[Region]
 ) -> Iterator[tuple[bytes, _Node]]:
     """Yield the nodes of all leaves that can be read, each with its page, in the order of their keys."""
-    if tree.root == NO_PAGE:
-        return
     last = b""
-    whole = Region(tree.root, b"", _BEHIND_ALL)
-    for page, place in _readable_leaves(file, state, whole, tree.levels, gaps):
+    for page, place, rows in _pages(file, state, tree, gaps):
         kept = 0
-        for node in _whole_nodes(page):
-            if place.first <= node.key < place.end and node.key > last:
-                last = node.key
+        for node in rows:
+            key = node[0]
+            if place.first <= key < place.end and key > last:
+                last = key
                 kept += 1
                 yield page, node
-        if kept < _count(page):
+        if kept < len(rows):
             gaps.append(place)
 
 
-def _readable_leaves(
-    file: int, state: bytes, place: Region, levels: int, gaps: list[Region]
-) -> Iterator[tuple[bytes, Region]]:
-    """Yield the leaves at and below a page, each with the keys that belong there."""
-    page = _read_page(file, state, place.page, _LEAF if levels == 1 else _BRANCH)
-    if page is None:
-        gaps.append(place)
-    elif levels == 1:
-        yield page, place
-    else:
-        nodes = _whole_nodes(page)
-        if len(nodes) < _count(page):
-            gaps.append(place)
-        # The first key of a branch stands for all smaller ones.
-        keys = [place.first, *(node.key for node in nodes[1:]), place.end]
-        for node, first, behind in zip(nodes, keys, keys[1:], strict=False):
-            is_inside = place.first <= first < behind <= place.end
-            # A wrong key must not hide the rows of a right page.
-            bounds = (first, behind) if is_inside else place[1:]
-            yield from _readable_leaves(file, state, Region(node.below, *bounds), levels - 1, gaps)
+def _read_page(file: int, state: bytes, number: int, kind: int) -> bytes:
+    """Return a page.
 
-
-def _read_page(file: int, state: bytes, number: int, kind: int) -> bytes | None:
-    """Return a page; None when it cannot be read, or is another one or of another kind."""
+    :raises ValueError: when it is another one, or of another kind.
+    """
     size = page_size_of(state)
-    try:
-        page = os.pread(file, size, number * size)
+    page = os.pread(file, size, number * size)
+    if len(page) == size:
         own, _, own_kind, end, _ = _PAGE.unpack_from(page)
-    except (OSError, OverflowError, error):
-        return None
-    is_own = (own, own_kind) == (number, kind)
-    return page if is_own and _PAGE.size <= end <= len(page) == size else None
+        if (own, own_kind) == (number, kind) and _PAGE.size <= end <= size:
+            return page
+    raise _wrong(number)
 
 
-def _read_long(file: int, state: bytes, page: bytes, node: _Node) -> tuple[int, bytes]:
+def _read_long(file: int, state: bytes, page: bytes, at: int, size: int) -> tuple[int, bytes]:
     """Return a long value behind the number of its first page; fewer bytes than it has when it cannot be read."""
     number = _number(page)
     try:
-        (number,) = _NUMBER.unpack_from(page, node.value)
-        _check_long(file, state, number, node.size)
-        return number, os.pread(file, node.size, number * page_size_of(state) + _PAGE.size)
+        (number,) = _NUMBER.unpack_from(page, at)
+        _check_long(file, state, number, size)
+        return number, os.pread(file, size, number * page_size_of(state) + _PAGE.size)
     except (ValueError, OverflowError, OSError, error):
         return number, b""
 
 
-def _count(page: bytes) -> int:
-    """Return how many nodes a page has."""
+def _offsets(page: bytes) -> tuple[int, ...]:
+    """Return where the nodes of a page begin."""
     end: int = _PAGE.unpack_from(page)[3]
-    return (end - _PAGE.size) // _OFFSET.size
+    return unpack_from(f"={(end - _PAGE.size) // 2}H", page, _PAGE.size)
 
 
-def _whole_nodes(page: bytes) -> list[_Node]:
+def _nodes(page: bytes) -> list[_Node]:
     """Return the nodes of a page that do not reach beyond its end, and whose keys are not too long."""
     found = []
-    for at in range(_PAGE.size, _PAGE.unpack_from(page)[3], _OFFSET.size):
-        (node,) = _OFFSET.unpack_from(page, at)
-        if node + _NODE.size <= len(page):
-            low, middle, high, key_size = _NODE.unpack_from(page, node)
-            value = node + _NODE.size + key_size
+    for node in _offsets(page):
+        key = node + _NODE.size
+        if key <= len(page):
+            low, high, key_size = _NODE.unpack_from(page, node)
+            value = key + key_size
             if value <= len(page) and key_size <= MAX_KEY:
-                found.append(_Node(page[node + _NODE.size : value], low, middle, high, value))
+                found.append((page[key:value], low, high, value))
     return found
 
 
 def _tree_in(content: bytes, at: int) -> Tree:
     _, _, levels, *pages, rows, root = _TREE.unpack_from(content, at)
+    if levels > _MOST_LEVELS:
+        raise ValueError(f"one of its trees has {levels} levels")
     return Tree(levels, sum(pages), rows, root)
 
 
-def _all_trees(file: int, state: bytes) -> Iterator[bytes]:
-    yield from _tree(file, state, _tree_in(state, 0))
-    for page in _tree(file, state, _tree_in(state, DATABASE_SIZE)):
+def _all_pages(file: int, state: bytes) -> Iterator[_Page]:
+    yield from _pages(file, state, _tree_in(state, 0))
+    for page in _pages(file, state, _tree_in(state, DATABASE_SIZE)):
         yield page
-        for tree in _trees_in(page):
-            yield from _tree(file, state, tree)
+        for _, _, high, value in page.rows:
+            if high == _DATABASE:
+                yield from _pages(file, state, _tree_in(page.content, value))
 
 
 def _free_pages(file: int, state: bytes) -> Iterator[list[int]]:
-    for page in _tree(file, state, _tree_in(state, 0)):
-        if _is_branch(page):
-            continue
-        for low, middle, flags, value in _nodes(page):
-            if flags & _LONG_VALUE:
+    for page, _, rows in _pages(file, state, _tree_in(state, 0)):
+        for _, size, high, value in rows:
+            if high == _LONG_VALUE:
                 (first,) = _NUMBER.unpack_from(page, value)
                 at = first * page_size_of(state) + _PAGE.size
-                yield _numbers(os.pread(file, low | middle << 16, at), 0)
+                yield _numbers(os.pread(file, size, at), 0)
             else:
                 yield _numbers(page, value)
 
 
-def _long_values(file: int, state: bytes, page: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the first page of each long value that a page of a tree has, and of how many pages it is.
+def _long_values(file: int, state: bytes, page: _Page) -> Iterator[tuple[int, int]]:
+    """Yield the first page of each long value of a page's rows, and of how many pages it is.
 
-    :raises ValueError: when that page is another one.
+    :raises ValueError: when that page is another one, or a row is none that a page can have.
     """
-    if _is_branch(page):
-        return
-    for low, middle, flags, value in _nodes(page):
-        if flags & _LONG_VALUE:
-            (first,) = _NUMBER.unpack_from(page, value)
-            yield first, _check_long(file, state, first, low | middle << 16)
+    content, place, rows = page
+    for _, size, high, value in rows:
+        if high == _LONG_VALUE:
+            (first,) = _NUMBER.unpack_from(content, value)
+            yield first, _check_long(file, state, first, size)
+        elif high > _DATABASE or value + size > len(content):
+            raise _wrong(place.page)
 
 
 def _check_long(file: int, state: bytes, first: int, size: int) -> int:
@@ -309,38 +326,6 @@ def _check_long(file: int, state: bytes, first: int, size: int) -> int:
     return count
 
 
-def _tree(file: int, state: bytes, tree: Tree) -> Iterator[bytes]:
-    """Yield the pages of a database.
-
-    :raises ValueError: when one is missing, is another page or one of another level, or they go round in a circle.
-    """
-    size = page_size_of(state)
-    below = [] if tree.root == NO_PAGE else [(tree.root, tree.levels)]
-    left = os.fstat(file).st_size // size
-    while below:
-        number, level = below.pop()
-        page = os.pread(file, size, number * size)
-        if len(page) != size or _number(page) != number or not left:
-            raise _wrong(number)
-        if _PAGE.unpack_from(page)[2] != (_LEAF if level == 1 else _BRANCH):
-            raise _wrong(number)
-        left -= 1
-        yield page
-        if level > 1:
-            nodes = _nodes(page)
-            below += (
-                (low | middle << 16 | high << 32, level - 1) for low, middle, high, _ in nodes
-            )
-
-
-def _trees_in(page: bytes) -> Iterator[Tree]:
-    """Yield the databases in a page of the main one."""
-    if not _is_branch(page):
-        for _, _, flags, value in _nodes(page):
-            if flags & _DATABASE:
-                yield _tree_in(page, value)
-
-
 def _wrong(number: int) -> ValueError:
     return ValueError(f"page {number} is not the one that belongs there")
 
@@ -348,28 +333,6 @@ def _wrong(number: int) -> ValueError:
 def _number(page: bytes) -> int:
     number: int = _NUMBER.unpack_from(page)[0]
     return number
-
-
-def _is_branch(page: bytes) -> bool:
-    return bool(_PAGE.unpack_from(page)[2] & _BRANCH)
-
-
-def _nodes(page: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield low, middle and high of each node of a page, and where its value begins.
-
-    :raises ValueError: when one reaches beyond the page, or is none that a page can have.
-    """
-    number, _, kind, end, begin = _PAGE.unpack_from(page)
-    for at in range(_PAGE.size, end, _OFFSET.size):
-        (node,) = _OFFSET.unpack_from(page, at)
-        low, middle, high, key_size = _NODE.unpack_from(page, node)
-        value = last = node + _NODE.size + key_size
-        if kind == _LEAF and high != _LONG_VALUE:
-            last += low | middle << 16
-        is_odd = kind == _LEAF and high > _DATABASE
-        if node < begin or last > len(page) or key_size > MAX_KEY or is_odd:
-            raise _wrong(number)
-        yield low, middle, high, value
 
 
 def _numbers(content: bytes, at: int) -> list[int]:

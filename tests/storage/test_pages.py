@@ -121,7 +121,9 @@ def test_lists_that_go_round_in_a_circle_are_none(data: Path, tmp_path: Path) ->
         with (folder / DATA_FILE).open("r+b") as changed:
             changed.seek(root * size)
             changed.write(page)
-        assert not are_free(file, state, last_page_of(state) + 1)
+        for levels in (_tree_in(state, 0).levels, 0xFFFF):
+            told = state[:6] + levels.to_bytes(2, sys.byteorder) + state[8:]
+            assert not are_free(file, told, last_page_of(state) + 1)
 
 
 @pytest.mark.parametrize("damaged_at", [40, 96], ids=["root", "last page"])
@@ -146,7 +148,7 @@ def two_levels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int
         tree = find_trees(file, state)["table"]
         assert tree.levels == 2
         page = os.pread(file, page_size_of(state), tree.root * page_size_of(state))
-        return folder, tree.root, next(_nodes(page))[0]
+        return folder, tree.root, _nodes(page)[0][1]
 
 
 def flagged(page: bytes, flags: int) -> bytes:
@@ -169,8 +171,13 @@ def with_node(page: bytes, at: int, content: bytes) -> bytes:
         (False, lambda page: with_node(page, 0, b"\0\x7f")),
         (False, lambda page: with_node(page, 4, b"\4\0")),
         (False, lambda page: with_node(page, 6, b"\0\2")),
+        (False, lambda page: page[:12] + b"\x10\0" + page[14:]),
+        (False, lambda page: page[:12] + b"\4\0" + page[14:]),
     ],
-    ids=["a leaf", "a branch", "neither", "before all", "long value", "odd", "long key"],
+    ids=[
+        *("a leaf", "a branch", "neither", "before all", "long value", "odd", "long key"),
+        *("no rows", "less than none"),
+    ],
 )
 def test_a_page_that_lmdb_could_die_of_is_wrong(
     two_levels: tuple[Path, int, int],

@@ -80,7 +80,8 @@ def are_free(file: int, state: bytes, first: int) -> bool:
 def find_wrong_page(file: int, state: bytes) -> str | None:
     """Return what is wrong with a state's pages, as a sentence; None if nothing is.
 
-    Each page in use has its own number, and each other page is in the list of free pages.
+    Each page in use has its own number and is where searches look for its keys, and each other page is in the list of
+    free pages.
 
     LMDB frees a page that it replaces by the number in it, and writes to the pages of the list. So if one is wrong, the
     next transactions overwrite what is stored.
@@ -138,7 +139,7 @@ def readable_rows(
     """Return the rows of a database, in the order of their keys, as far as they can be read.
 
     Of a page only rows count whose keys belong there: it may be a page of another database, or what it was before a
-    write that was lost.
+    write that was lost. But where no row is lost, it is what the branches say that is wrong.
 
     :param gaps: receives where rows are lost.
     """
@@ -213,16 +214,46 @@ def _readable_nodes(
 ) -> Iterator[tuple[bytes, _Node]]:
     """Yield the nodes of all leaves that can be read, each with its page, in the order of their keys."""
     last = b""
+    is_whole = _is_whole(file, state, tree)
     for page, place, rows in _pages(file, state, tree, gaps):
         kept = 0
         for node in rows:
             key = node[0]
-            if place.first <= key < place.end and key > last:
+            if key > last and (is_whole or place.first <= key < place.end):
                 last = key
                 kept += 1
                 yield page, node
         if kept < len(rows):
             gaps.append(place)
+
+
+def _is_whole(file: int, state: bytes, tree: Tree) -> bool:
+    """Whether all rows of a database can be read, with their keys in order."""
+    gaps: list[Region] = []
+    last, count = b"", 0
+    for page in _pages(file, state, tree, gaps):
+        for key, _, _, _ in page.rows:
+            if gaps or key <= last:
+                return False
+            last = key
+        count += len(page.rows)
+    return not gaps and count == tree.rows
+
+
+def _searched_pages(file: int, state: bytes, tree: Tree) -> Iterator[_Page]:
+    """Yield the pages of a database whose keys have the order of their bytes, unlike those of the list of free pages.
+
+    :raises ValueError: as from `_pages`, and when searches for the keys of a page do not lead to it.
+    """
+    last = b""
+    for page in _pages(file, state, tree):
+        if page.rows:
+            first = page.rows[0][0]
+            # Where the keys are not in order, one of them may be wrong rather than what the branches say.
+            if b"" < last < first and not last < page.place.first <= first:
+                raise ValueError(f"page {page.place.page} is not where its rows are looked for")
+            last = page.rows[-1][0]
+        yield page
 
 
 def _read_page(file: int, state: bytes, number: int, kind: int) -> bytes:
@@ -278,11 +309,11 @@ def _tree_in(content: bytes, at: int) -> Tree:
 
 def _all_pages(file: int, state: bytes) -> Iterator[_Page]:
     yield from _pages(file, state, _tree_in(state, 0))
-    for page in _pages(file, state, _tree_in(state, DATABASE_SIZE)):
+    for page in _searched_pages(file, state, _tree_in(state, DATABASE_SIZE)):
         yield page
         for _, _, high, value in page.rows:
             if high == _DATABASE:
-                yield from _pages(file, state, _tree_in(page.content, value))
+                yield from _searched_pages(file, state, _tree_in(page.content, value))
 
 
 def _free_pages(file: int, state: bytes) -> Iterator[list[int]]:

@@ -27,7 +27,7 @@ from storage import (
 )
 from storage.environment import FOLDER_FILES, STORED_FILES
 from storage.meta_pages import DATA_FILE, newest_state, page_size_of
-from storage.pages import Tree, _pages, _tree_in, find_trees
+from storage.pages import Tree, _nodes, _pages, _tree_in, find_trees, readable_rows
 from storage.redo_log import GAP
 from tests.storage.folder import Folder, damage_log
 from tests.storage.sample import Sample, fire, hold, hold_all, numbered, send
@@ -323,6 +323,56 @@ def test_the_list_of_tables_is_all_that_cannot_be_lost(
     inspection.close()
     fault = f"{not_its_own(root)}: the list of its tables cannot be read: restore a backup"
     assert found == Findings([fault], [], 0, [fault])
+
+
+@pytest.mark.parametrize("wrong", [b"\0", b"\xff"], ids=["low", "high"])
+@pytest.mark.parametrize("place", [1, -1], ids=["second", "last"])
+@pytest.mark.parametrize("table", ["messages", "timers", "ids"])
+def test_a_wrong_key_above_a_page_takes_nothing(
+    whole: tuple[Path, Held], data: Path, table: str, place: int, wrong: bytes
+) -> None:
+    """All rows are there, but LMDB does not find some of them by their keys: they must not count as missing."""
+    root = tree_of(data, table).root
+    content = content_of(data, root)
+    key, *_ = _nodes(content)[place]
+    overwrite(data, root, content.replace(key, wrong * len(key)))
+    found, _ = repair(data)
+    (fault,) = found.faults
+    assert fault.endswith(" is not where its rows are looked for")
+    assert now_held(data) == whole[1]
+
+
+def test_a_row_in_the_wrong_place_is_one_that_was_removed_if_there_are_too_many(data: Path) -> None:
+    """The page that has it may be what it was before."""
+    tree, last = tree_of(data, "messages"), leaves_of(data, "messages")[-1]
+    (first, *_), (second, *_), *_ = _nodes(content_of(data, last))
+    above = content_of(data, tree.root)
+    overwrite(data, tree.root, above.replace(first, second))
+    with (data / DATA_FILE).open("rb") as file:
+        state = newest_state(file.fileno())
+        for count, expected in ((tree.rows, True), (tree.rows - 1, False)):
+            rows = readable_rows(file.fileno(), state, tree._replace(rows=count), [])
+            assert (first in dict(rows)) == expected
+
+
+@pytest.mark.parametrize("harm", ["key above", "order"])
+def test_a_lost_page_and_another_that_is_harmed(
+    whole: tuple[Path, Held], data: Path, harm: str
+) -> None:
+    root, (_, page, *_, last) = tree_of(data, "messages").root, leaves_of(data, "messages")
+    lost = ids_on(data, last)
+    overwrite(data, last)
+    content, above = content_of(data, page), content_of(data, root)
+    (first, *_), *_ = _nodes(content)
+    if harm == "order":
+        overwrite(data, page, content[:16] + content[18:20] + content[16:18] + content[20:])
+        lost |= {key[:-9] for key, _ in rows_of(data, "ids") if key.endswith(first)}
+    else:
+        (_, (key, *_), *_) = _nodes(above)
+        overwrite(data, root, above.replace(key, b"\xff" * len(key)))
+    found, _ = repair(data)
+    assert f"messages: {len(lost)} of {2 * COUNT} rows cannot be read" in found.faults[1]
+    assert now_held(data) == without(whole[1], lost)
 
 
 def test_a_table_that_goes_round_in_a_circle(tmp_path: Path) -> None:

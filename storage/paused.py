@@ -15,7 +15,7 @@ from typing import NamedTuple
 from storage.environment import Tables
 from storage.keys import PAUSE_VALUE, timer_key_of, waiting_key
 from storage.logged import LoggedTransaction
-from storage.reader import Reader, rows_with_prefix
+from storage.reader import Reader, names_in, rows_with_prefix
 from storage.shapes import is_name, is_pause
 from storage.sums import possible
 
@@ -166,7 +166,7 @@ def waiting_timers(
         return _waiting_of(txn, tables, topic, start, end)
     topics = [
         name
-        for name in _topics(txn, tables)
+        for name in names_in(txn, tables.waiting)
         if readable is None or (is_name(name) and readable(name))
     ]
     return merge(*(_waiting_of(txn, tables, name, start, end) for name in topics))
@@ -176,20 +176,9 @@ def misplaced(txn: Reader, tables: Tables) -> Iterator[bytes]:
     """Return the damaged keys of `waiting` that `waiting_timers` skips: they consist of a name only."""
     return (
         name
-        for name in _topics(txn, tables)
+        for name in names_in(txn, tables.waiting)
         if name and txn.get(name, db=tables.waiting) is not None
     )
-
-
-def _topics(txn: Reader, tables: Tables) -> Iterator[bytes]:
-    """Return the topics with waiting messages, leaping from one to the next."""
-    cursor = txn.cursor(db=tables.waiting)
-    alive = cursor.first()
-    while alive:
-        key = cursor.key()
-        topic = key.partition(b"\0")[0]
-        yield topic
-        alive = cursor.set_range(topic + b"\1")
 
 
 def _waiting_of(

@@ -1,4 +1,4 @@
-"""The interface through which rows are read, and a scan of neighbouring rows."""
+"""The interface through which rows are read, and scans of neighbouring rows and of names."""
 
 from __future__ import annotations
 
@@ -31,3 +31,13 @@ def rows_with_prefix(
             if not key.startswith(prefix):
                 return
             yield key, value
+
+
+def names_in(txn: Reader, table: lmdb._Database) -> Iterator[bytes]:
+    """Return what the keys of a table have before their first zero byte, each once, leaping from one to the next."""
+    cursor = txn.cursor(db=table)
+    alive = cursor.first()
+    while alive:
+        name = cursor.key().partition(b"\0")[0]
+        yield name
+        alive = cursor.set_range(name + b"\1")

@@ -30,7 +30,7 @@ from storage.keys import (
 )
 from storage.meta_pages import META_PAGES, newest_state, page_size_of
 from storage.pages import Region, find_trees, readable_rows
-from storage.reader import Reader
+from storage.reader import Reader, names_in
 from storage.shapes import is_end, is_message, is_meta, is_name, is_progress, is_queued
 
 ROWS_AT_ONCE: Final = 10_000
@@ -193,13 +193,7 @@ def _topics(txn: Reader, tables: Tables) -> Iterator[bytes]:
     """Return the topics that have settings, messages in queues or timers; some of them more than once."""
     for table in (tables.topics, tables.totals):
         yield from txn.cursor(db=table).iternext(values=False)
-    cursor = txn.cursor(db=tables.queues)
-    alive = cursor.first()
-    while alive:
-        topic = cursor.key().partition(b"\0")[0]
-        if is_name(topic):
-            yield topic
-        alive = cursor.set_range(topic + b"\1")
+    yield from filter(is_name, names_in(txn, tables.queues))
 
 
 def _told(gaps: list[Region]) -> str:

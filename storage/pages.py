@@ -98,6 +98,8 @@ def find_wrong_page(file: int, state: bytes) -> str | None:
                 raise _wrong(page.place.page)
             named[page.place.page] = True
             for first, count in _long_values(file, state, page):
+                if any(named[first : first + count]):
+                    raise _wrong(first)
                 named[first : first + count] = b"\1" * count
         used = sum(named)
         for numbers in _free_pages(file, state):
@@ -145,9 +147,9 @@ def readable_rows(
     """
     for page, (key, size, high, at) in _readable_nodes(file, state, tree, gaps):
         number, value = _number(page), page[at : at + size]
-        if high:
+        if high == _LONG_VALUE:
             number, value = _read_long(file, state, page, at, size)
-        if len(value) == size:
+        if high <= _LONG_VALUE and len(value) == size:
             yield key, value
         else:
             gaps.append(Region(number, key, key + b"\0"))
@@ -243,9 +245,10 @@ def _is_whole(file: int, state: bytes, tree: Tree) -> bool:
 def _searched_pages(file: int, state: bytes, tree: Tree) -> Iterator[_Page]:
     """Yield the pages of a database whose keys have the order of their bytes, unlike those of the list of free pages.
 
-    :raises ValueError: as from `_pages`, and when searches for the keys of a page do not lead to it.
+    :raises ValueError: as from `_pages`, when searches for the keys of a page do not lead to it, and when there are not
+        as many rows as noted.
     """
-    last = b""
+    last, count = b"", 0
     for page in _pages(file, state, tree):
         if page.rows:
             first = page.rows[0][0]
@@ -253,7 +256,10 @@ def _searched_pages(file: int, state: bytes, tree: Tree) -> Iterator[_Page]:
             if b"" < last < first and not last < page.place.first <= first:
                 raise ValueError(f"page {page.place.page} is not where its rows are looked for")
             last = page.rows[-1][0]
+            count += len(page.rows)
         yield page
+    if count != tree.rows:
+        raise ValueError(f"the table at page {tree.root} has {count:,} of {tree.rows:,} rows")
 
 
 def _read_page(file: int, state: bytes, number: int, kind: int) -> bytes:
@@ -310,10 +316,11 @@ def _tree_in(content: bytes, at: int) -> Tree:
 def _all_pages(file: int, state: bytes) -> Iterator[_Page]:
     yield from _pages(file, state, _tree_in(state, 0))
     for page in _searched_pages(file, state, _tree_in(state, DATABASE_SIZE)):
-        yield page
+        yield page._replace(rows=[])
         for _, _, high, value in page.rows:
-            if high == _DATABASE:
-                yield from _searched_pages(file, state, _tree_in(page.content, value))
+            if high != _DATABASE:
+                raise _wrong(page.place.page)
+            yield from _searched_pages(file, state, _tree_in(page.content, value))
 
 
 def _free_pages(file: int, state: bytes) -> Iterator[list[int]]:
@@ -337,7 +344,7 @@ def _long_values(file: int, state: bytes, page: _Page) -> Iterator[tuple[int, in
         if high == _LONG_VALUE:
             (first,) = _NUMBER.unpack_from(content, value)
             yield first, _check_long(file, state, first, size)
-        elif high > _DATABASE or value + size > len(content):
+        elif high or value + size > len(content):
             raise _wrong(place.page)
 
 

@@ -56,6 +56,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Held]:
     store.commit()
     for message_id in ABORTED:
         abort(store, message_id, 4_000)
+    put_recurring(store, Recurring(b"orders", b"daily", LATER_MS, 0, False, b"long" * 1_000))
     store.commit()
     folder.close()
     copy = folder.path.with_name("copy")
@@ -299,6 +300,24 @@ def test_a_page_in_the_place_of_another_one(whole: tuple[Path, Held], data: Path
     overwrite(data, timers, content_of(data, ids))
     found, _ = repair(data)
     assert found.faults[0] == not_its_own(timers)
+    assert now_held(data) == whole[1]
+
+
+@pytest.mark.parametrize("stranger", ["ids", "recurring", "list of tables"])
+def test_a_page_that_is_what_it_was_when_another_table_had_it(
+    whole: tuple[Path, Held], data: Path, stranger: str
+) -> None:
+    """As when a disk has lost a write. With such a row, LMDB would delete the long value, or the table, that the row
+    belongs to."""
+    timers = leaves_of(data, "timers")[0]
+    if stranger == "list of tables":
+        with (data / DATA_FILE).open("rb") as file:
+            (other,) = struct.unpack_from("=Q", newest_state(file.fileno()), 88)
+    else:
+        other = leaves_of(data, stranger)[0]
+    overwrite(data, timers, content_of(data, timers)[:8] + content_of(data, other)[8:])
+    found, _ = repair(data)
+    assert found.faults[0].startswith("the structure of data.mdb is damaged: ")
     assert now_held(data) == whole[1]
 
 

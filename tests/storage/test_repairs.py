@@ -853,18 +853,6 @@ def test_rows_that_no_search_finds_are_put_where_they_belong(timed: Folder, tabl
     assert now_held(timed.path).pending == due
 
 
-def test_rows_of_another_table_go(timed: Folder) -> None:
-    """As when a disk has lost a write, and the page is still what it was when another table had it."""
-    (timers, *_), (ids, *_) = pages_of(timed.path, "timers"), pages_of(timed.path, "ids")
-    with (timed.path / "data.mdb").open("r+b") as file:
-        header = os.pread(file.fileno(), 8, timers)
-        stranger = os.pread(file.fileno(), mmap.PAGESIZE, ids)
-        os.pwrite(file.fileno(), header + stranger[8:], timers)
-    found = repair(timed.path)
-    assert any(fault.endswith("its row cannot be read") for fault in found.faults)
-    assert list(now_held(timed.path).pending) == numbered(200)
-
-
 def test_a_number_of_a_message_that_was_moved_is_not_used_again(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
 ) -> None:

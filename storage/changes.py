@@ -48,8 +48,8 @@ class Changes:
         self._name(sentence)
 
     def put_in_order(self, table: str) -> None:
-        """Put rows that no search for their keys finds, as on a damaged page, where they belong. A row goes if another
-        one is there already, or if LMDB takes no such key.
+        """Put rows that no search finds, as their keys are damaged, where they belong. A row goes if another is there
+        already.
 
         :raises lmdb.Error: when a row comes twice, as if its page has the place of another one, whose rows are lost.
         """
@@ -69,7 +69,7 @@ class Changes:
             cursor.first() if is_first else cursor.next()
             # Of two rows that are not in order, the one is wrong without which the others are.
             is_ordered = key < behind and (before < key or before >= behind)
-            if _is_key(key) and is_ordered and self.txn.get(key, db=database) == value:
+            if is_ordered and self.txn.get(key, db=database) == value:
                 behind = key
                 kept.add(key)
             else:
@@ -77,7 +77,7 @@ class Changes:
                 cursor.delete()
             alive = cursor.prev()
         for key, value in displaced:
-            if _is_key(key) and self.txn.get(key, db=database) is None:
+            if self.txn.get(key, db=database) is None:
                 self.txn.put(key, value, db=database)
                 self._name(f"{table} {key!r}: is put where it is looked for")
             else:
@@ -121,11 +121,6 @@ class Changes:
             alive = cursor.set_range(key + b"\0")
             if alive and cursor.key() <= key:
                 raise lmdb.Error(f"the keys of {table} are not in order")
-
-
-def _is_key(key: bytes) -> bool:
-    """Whether LMDB takes a key."""
-    return 0 < len(key) <= MAX_KEY
 
 
 def moment(ms: int | bytes) -> str:

@@ -337,15 +337,21 @@ def _free_pages(file: int, state: bytes) -> Iterator[list[int]]:
 def _long_values(file: int, state: bytes, page: _Page) -> Iterator[tuple[int, int]]:
     """Yield the first page of each long value of a page's rows, and of how many pages it is.
 
-    :raises ValueError: when that page is another one, or a row is none that a page can have.
+    :raises ValueError: when that page is another one, or the page cannot have these rows: they fill its end, side by
+        side, each with an even number of bytes.
     """
     content, place, rows = page
-    for _, size, high, value in rows:
+    left = len(content) - _PAGE.unpack_from(content)[4] if rows else 0
+    for key, size, high, value in rows:
         if high == _LONG_VALUE:
             (first,) = _NUMBER.unpack_from(content, value)
             yield first, _check_long(file, state, first, size)
-        elif high or value + size > len(content):
+        elif high:
             raise _wrong(place.page)
+        own = len(key) + (_NUMBER.size if high else size)
+        left -= _NODE.size + own + own % 2
+    if left:
+        raise _wrong(place.page)
 
 
 def _check_long(file: int, state: bytes, first: int, size: int) -> int:

@@ -169,14 +169,15 @@ def with_node(page: bytes, at: int, content: bytes) -> bytes:
         (False, lambda page: flagged(page, 4)),
         (False, lambda page: page[:14] + b"\xff\x0f" + page[FIRST_NODE_AT:]),
         (False, lambda page: with_node(page, 0, b"\0\x7f")),
+        (False, lambda page: with_node(page, 0, b"\x12\0")),
         (False, lambda page: with_node(page, 4, b"\4\0")),
         (False, lambda page: with_node(page, 6, b"\0\2")),
         (False, lambda page: page[:12] + b"\x10\0" + page[14:]),
         (False, lambda page: page[:12] + b"\4\0" + page[14:]),
     ],
     ids=[
-        *("a leaf", "a branch", "neither", "before all", "long value", "odd", "long key"),
-        *("no rows", "less than none"),
+        *("a leaf", "a branch", "neither", "before all", "long value", "short value", "odd"),
+        *("long key", "no rows", "less than none"),
     ],
 )
 def test_a_page_that_lmdb_could_die_of_is_wrong(

@@ -321,6 +321,27 @@ def test_a_page_that_is_what_it_was_when_another_table_had_it(
     assert now_held(data) == whole[1]
 
 
+def test_a_page_of_which_a_disk_has_written_half(whole: tuple[Path, Held], data: Path) -> None:
+    """The rows on the other half have no keys, and LMDB would garble those before when it deletes them."""
+    page = leaves_of(data, "timers")[0]
+    overwrite(data, page, content_of(data, page)[: mmap.PAGESIZE // 2] + bytes(mmap.PAGESIZE // 2))
+    found, _ = repair(data)
+    assert found.faults[0] == not_its_own(page)
+    assert now_held(data) == whole[1]
+
+
+@pytest.mark.parametrize("table", ["keys", "timers"])
+def test_a_row_that_begins_within_another(whole: tuple[Path, Held], data: Path, table: str) -> None:
+    """If LMDB deleted it, it would garble the other rows of the page."""
+    page = leaves_of(data, table)[1]
+    content = content_of(data, page)
+    begin = int.from_bytes(content[26:28], sys.byteorder) - 30
+    overwrite(data, page, content[:26] + begin.to_bytes(2, sys.byteorder) + content[28:])
+    found, _ = repair(data)
+    assert found.faults[0] == not_its_own(page)
+    assert now_held(data) == whole[1]
+
+
 def test_a_page_of_no_known_type(whole: tuple[Path, Held], data: Path) -> None:
     """Its number is right."""
     page = leaves_of(data, "timers")[0]

@@ -816,24 +816,6 @@ def timed(tmp_path: Path) -> Folder:
     return folder
 
 
-def test_rows_without_keys_on_a_page_whose_end_is_zeros_go(timed: Folder) -> None:
-    """As when a disk has written only a part of it. LMDB finds no row with an empty key."""
-    first, *_ = pages_of(timed.path, "timers")
-    with (timed.path / "data.mdb").open("r+b") as file:
-        os.pwrite(file.fileno(), bytes(mmap.PAGESIZE // 2), first + mmap.PAGESIZE // 2)
-    lost = [row for row in rows_of(timed.path, "timers") if not row[0]]
-    assert len(lost) > 10
-    found = repair(timed.path)
-    assert found.faults == [
-        "timers: its keys are not in order",
-        *["timers b'': its row cannot be read"] * len(lost),
-    ]
-    lines = map(json.loads, (timed.path / "repairs.jsonl").read_text().splitlines())
-    moved = [bytes.fromhex(line["value"]) for line in lines if not line["key"]]
-    assert sorted(moved) == sorted(value for _, value in lost)
-    assert list(now_held(timed.path).pending) == numbered(200)
-
-
 @pytest.mark.parametrize("table", ["timers", "messages"])
 def test_rows_that_no_search_finds_are_put_where_they_belong(timed: Folder, table: str) -> None:
     """A bit of a key has changed: those behind it are not found either."""

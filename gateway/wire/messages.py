@@ -310,7 +310,8 @@ def split_batch(body: bytes, most: int | None = None) -> list[BatchItem]:
         | item size 4 | magic 4 | CRC 4 | flag 4 |
         | body size 4 | body | properties size 2 | properties |
 
-    The size counts itself; senders leave magic and CRC at 0.
+    Senders leave magic and CRC at 0. The size is not read, as by RocketMQ (MessageExtEncoder): it counts itself, but
+    not in the Erlang client.
 
     :param most: the highest number of messages.
     :raises MessageError: when the lengths do not fit, or there are too many messages.
@@ -321,12 +322,12 @@ def split_batch(body: bytes, most: int | None = None) -> list[BatchItem]:
         if len(items) == most:
             raise MessageError(f"it has more than {most} messages")
         try:
-            size, _, _, flag, body_size = _unpack_item(body, position)
+            _, _, _, flag, body_size = _unpack_item(body, position)
         except struct.error as error:
             raise MessageError(f"the batch is cut off at byte {position}") from error
         body_end = position + 20 + body_size
         properties_end = body_end + 2 + int.from_bytes(body[body_end : body_end + 2], "big")
-        if body_size < 0 or properties_end != position + size or properties_end > len(body):
+        if body_size < 0 or properties_end > len(body):
             raise MessageError(f"the lengths in the batch's item at byte {position} do not fit")
         items.append(
             BatchItem(

@@ -127,7 +127,7 @@ def test_no_part_of_a_transaction(client: MemoryClient, flag: int) -> None:
     [
         b"\0",
         b"\0\0\0\x17",
-        bytes.fromhex("00000018 00000000 00000000 00000000 00000001 61 0000"),
+        bytes.fromhex("00000017 00000000 00000000 00000000 00000001 61 0001"),
         bytes.fromhex("00000017 00000000 00000000 00000000 ffffffff 61 0000"),
         bytes.fromhex("00000017 00000000 00000000 00000000 00000001 61 0000 00"),
     ],

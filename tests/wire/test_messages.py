@@ -274,17 +274,24 @@ def test_any_bytes_are_a_batch_or_refused(data: bytes) -> None:
     assert len(items) <= len(data) // 22
 
 
+@pytest.mark.parametrize("size", [0, 23, 27, -1])
+def test_the_size_of_a_batch_item_is_not_read(size: int) -> None:
+    """The Erlang client's (rocketmq-client-erl) does not count itself: 23."""
+    items = [BatchItem(5, b"ab", "K\x01v"), BatchItem(0, b"c", "")]
+    whole = encode_batch(items)
+    assert split_batch(struct.pack(">i", size) + whole[4:]) == items
+
+
 @pytest.mark.parametrize(
-    ("size", "body_size"),
+    "body_size",
     [
-        (0, -22),  # the next item would begin where this one does
-        (2, -20),
-        (21, 0),
-        (23, 0),
+        -22,  # the next item would begin where this one does
+        -20,
+        21,
     ],
 )
-def test_a_batch_whose_lengths_do_not_fit_is_refused(size: int, body_size: int) -> None:
-    item = struct.pack(">iiIii", size, 0, 0, 0, body_size) + bytes(22)
+def test_a_batch_whose_lengths_do_not_fit_is_refused(body_size: int) -> None:
+    item = struct.pack(">iiIii", 22 + body_size, 0, 0, 0, body_size) + bytes(22)
     with pytest.raises(MessageError, match="the batch's item at byte 24 do not fit"):
         split_batch(encode_batch([BatchItem(0, b"ab", "")]) + item, most=9)
 

@@ -1,12 +1,13 @@
 """JSON bodies: routes, heartbeats, groups, locks, topics.
 
 A body to read may be in fastjson's dialect (see `dialect`). It may have enums by name or number, numbers in quotes,
-nulls, and unknown members. Bodies are written as plain JSON.
+nulls, `{}` for an empty list, and unknown members. Bodies are written as plain JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -209,17 +210,20 @@ def read_body(body: bytes, kind: type[_Body]) -> _Body:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
-        plain = msgspec.json.decode(to_json(body))
-        return msgspec.convert(_without_nulls(plain), kind, strict=False)
+        plain = _without(None, msgspec.json.decode(to_json(body)))
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(plain, kind, strict=False)
+        return msgspec.convert(_without({}, plain), kind, strict=False)
     except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BodyError(f"the body is no {kind.__name__.strip('_')}: {error}") from error
 
 
-def _without_nulls(value: Any) -> Any:
+def _without(absent: object, value: Any) -> Any:
+    """Return a value without what stands for nothing in it: null, or the empty object as which Lua writes a list."""
     if isinstance(value, dict):
-        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+        return {name: _without(absent, item) for name, item in value.items() if item != absent}
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value if item is not None]
+        return [_without(absent, item) for item in value if item != absent]
     return value
 
 

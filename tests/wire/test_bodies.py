@@ -71,6 +71,16 @@ def test_heartbeat_of_cpp() -> None:
     assert heartbeat.producer_data_set == []
 
 
+def test_heartbeat_of_lua() -> None:
+    """Lua cannot tell an empty list from an empty object (lua-resty-rocketmq). RocketMQ reads the object as a list of
+    one producer without a name, and registers the consumers before it fails over that."""
+    body = JAVA_HEARTBEAT.replace(b'[{"groupName":"PG"}]', b"{}").replace(b"[65]", b"{}")
+    heartbeat = read_body(body, Heartbeat)
+    assert heartbeat.producer_data_set == []
+    assert [data.group_name for data in heartbeat.consumer_data_set] == ["CG"]
+    assert read_body(b'{"clientID":"c","consumerDataSet":{}}', Heartbeat).consumer_data_set == []
+
+
 @pytest.mark.parametrize("written", [b"0", b'"0"', b'"BROADCASTING"'])
 def test_enums_by_number_and_by_name(written: bytes) -> None:
     data = read_body(b'{"groupName":"G","messageModel":' + written + b"}", ConsumerData)
@@ -92,6 +102,8 @@ def test_nulls_in_a_heartbeat() -> None:
         b"[]",
         b"{}",
         b'{"clientID":5}',
+        b'{"clientID":{}}',
+        b'{"clientID":"c","producerDataSet":{"groupName":"PG"}}',
         b'{"clientID":"c"',
         b'{"clientID":"c","consumerDataSet":[{"groupName":"G","messageModel":2}]}',
         b'{"clientID":"c","consumerDataSet":[{"groupName":"G","messageModel":-1}]}',

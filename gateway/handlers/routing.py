@@ -7,7 +7,12 @@ import msgspec
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
 from gateway.topics import NOT_FOUND_HELP, PERM_WRITE
-from gateway.wire.bodies import encode_cluster_info, encode_route, encode_topic_list
+from gateway.wire.bodies import (
+    as_client_reads_it,
+    encode_cluster_info,
+    encode_route,
+    encode_topic_list,
+)
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import GetRouteInfo, GetTopicsByCluster, NameServerBroker
 
@@ -33,9 +38,8 @@ class Routing:
         settings = topic.settings
         if not self._writable:
             settings = msgspec.structs.replace(settings, perm=settings.perm & ~PERM_WRITE)
-        call.answer(
-            body=encode_route(config.cluster_name, config.broker_name, self._address, settings)
-        )
+        body = encode_route(config.cluster_name, config.broker_name, self._address, settings)
+        call.answer(body=as_client_reads_it(body, call.command))
 
     def wipe_write_permission(self, call: Call) -> None:
         """Have clients send elsewhere (205): mark all topics as not writable in routes, until 327 or a restart.
@@ -57,9 +61,8 @@ class Routing:
     def cluster_info(self, call: Call) -> None:
         """Answer with all brokers of all clusters, which is this one."""
         config = self._broker.config
-        call.answer(
-            body=encode_cluster_info(config.cluster_name, config.broker_name, self._address)
-        )
+        body = encode_cluster_info(config.cluster_name, config.broker_name, self._address)
+        call.answer(body=as_client_reads_it(body, call.command))
 
     def topic_list(self, call: Call) -> None:
         """Answer with the names of all topics."""

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import field
 
+from gateway.wire.commands import Command
 from gateway.wire.dialect import DialectError, to_json
 from gateway.wire.fields import FieldError, Int32, Int64
 
@@ -294,13 +295,31 @@ def encode_cluster_info(cluster: str, broker: str, address: str) -> bytes:
 
 
 def _broker_data(cluster: str, broker: str, address: str) -> dict[str, object]:
-    # 0 is the master. The key is quoted, unlike fastjson's: all clients can read that.
+    # 0 is the master.
     return {
         "brokerAddrs": {"0": address},
         "brokerName": broker,
         "cluster": cluster,
         "enableActingMaster": False,
     }
+
+
+_READS_JSON: Final = 401
+"""The version (MQVersion) of RocketMQ 4.9.4."""
+
+
+def as_client_reads_it(addresses: bytes, command: Command) -> bytes:
+    """Return the answer to 105 or 106 in the form that the client knows.
+
+    Clients that state a version before 4.9.4 get the master's number as a bare key, as from RocketMQ
+    (ClientRequestProcessor): some find no broker under a key in quotes, among them Elixir's ex_rocketmq and Python's
+    pyrocketmq. RocketMQ writes the answer to 106 like this for everybody; newer clients read both.
+    """
+    is_standard = command.ext().get("acceptStandardJsonOnly") == "true"
+    if is_standard or command.version >= _READS_JSON:
+        return addresses
+    # The quotes of a text would be escaped, so this is nowhere else.
+    return addresses.replace(b'"brokerAddrs":{"0":', b'"brokerAddrs":{0:')
 
 
 def encode_topic_list(topics: Iterable[str]) -> bytes:

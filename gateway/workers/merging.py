@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from gateway.wire.admin_bodies import encode_changes, encode_table, parse_changes
+from gateway.wire.bodies import as_client_reads_it, read_body
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command
@@ -149,26 +150,27 @@ def refused_by(broker: str, reason: str, done: Sequence[str] | None) -> str:
 # --- where topics and brokers are -------------------------------------------------------------------
 
 
-def _routes(parts: Sequence[Part], _: Command) -> Whole:
+def _routes(parts: Sequence[Part], command: Command) -> Whole:
     """Merge the queues of a topic at every worker that has it."""
-    routes = [part.body(dict[str, Any]) for part in parts]
+    routes = [read_body(part.answer.body, dict[str, Any]) for part in parts]
     merged = {
         "brokerDatas": [broker for route in routes for broker in route["brokerDatas"]],
         "filterServerTable": {},
         "queueDatas": [queues for route in routes for queues in route["queueDatas"]],
     }
-    return Whole(msgspec.json.encode(merged))
+    return Whole(as_client_reads_it(msgspec.json.encode(merged), command))
 
 
-def _clusters(parts: Sequence[Part], _: Command) -> Whole:
-    clusters = [part.body(dict[str, Any]) for part in parts]
+def _clusters(parts: Sequence[Part], command: Command) -> Whole:
+    clusters = [read_body(part.answer.body, dict[str, Any]) for part in parts]
     brokers: dict[str, object] = {}
     members: dict[str, list[str]] = {}
     for cluster in clusters:
         brokers |= cluster["brokerAddrTable"]
         for name, own in cluster["clusterAddrTable"].items():
             members.setdefault(name, []).extend(own)
-    return Whole(msgspec.json.encode({"brokerAddrTable": brokers, "clusterAddrTable": members}))
+    merged = {"brokerAddrTable": brokers, "clusterAddrTable": members}
+    return Whole(as_client_reads_it(msgspec.json.encode(merged), command))
 
 
 def _topics(parts: Sequence[Part], _: Command) -> Whole:

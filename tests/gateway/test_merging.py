@@ -43,13 +43,14 @@ class Shared:
         return self.tell(code, b"", **fields)
 
     def tell(self, code: int, body: bytes, **fields: object) -> Whole:
-        """Send a request with a body, and return the merged response."""
+        """Send a request with a body, and return the merged response. `version` is the client's."""
+        version = int(str(fields.pop("version", 513)))
         ext = {name: str(value) for name, value in fields.items()}
         answers: dict[str, Command | None] = {
-            name: None if number in self.out else client.ask(code, ext, body)
+            name: None if number in self.out else client.ask(code, ext, body, version=version)
             for number, (name, client) in enumerate(zip(WORKERS, self.clients, strict=True))
         }
-        (frame,) = FrameBuffer().feed(encode_command(code, 1, ext=ext, body=body))
+        (frame,) = FrameBuffer().feed(encode_command(code, 1, ext=ext, body=body, version=version))
         return MERGES[code].decide(answers, decode_command(frame))
 
     def ask(self, code: int, **fields: object) -> Any:
@@ -356,6 +357,15 @@ class TestNameServer:
         perms = {one["brokerName"]: one["perm"] for one in route["queueDatas"]}
         assert perms == {"broker-a-0": 6, "broker-a-1": 4, "broker-a-2": 6}
         assert shared.try_ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="orders").code == 0
+
+    @pytest.mark.parametrize("version", [317, 513])
+    def test_addresses_as_the_client_knows_them(self, shared: Shared, version: int) -> None:
+        for client in shared.clients:
+            ok(create_topic(client, "orders"))
+        for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO):
+            body = shared.tell(code, b"", version=version, topic="orders").body
+            assert body.count(b'"brokerAddrs":{0:') == (3 if version == 317 else 0)
+            assert body.count(b'"brokerAddrs":{"0":') == (0 if version == 317 else 3)
 
     def test_system_topics(self, shared: Shared) -> None:
         names = shared.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)["topicList"]

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.settings.values import HostPort
 from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.dialect import to_json
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway
 
@@ -17,7 +18,7 @@ def route(client: MemoryClient, topic: str, version: int = 513) -> dict[str, Any
     """Return a topic's route."""
     answer = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, version=version)
     assert answer.code == ResponseCode.SUCCESS
-    found: dict[str, Any] = json.loads(answer.body)
+    found: dict[str, Any] = json.loads(to_json(answer.body))
     return found
 
 
@@ -28,7 +29,6 @@ def topics(client: MemoryClient, code: int, ext: dict[str, str] | None = None) -
 
 
 class TestRoute:
-    # Clients before V4_9_4 used to get keys without quotes, and can read these as well.
     @pytest.mark.parametrize("version", [317, 333, 399, 513])
     def test_of_a_topic(self, client: MemoryClient, version: int) -> None:
         client.send_message("orders", fields={"topic_queues": 3})
@@ -93,6 +93,18 @@ def test_cluster_info(client: MemoryClient) -> None:
     info = json.loads(client.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body)
     assert info["clusterAddrTable"] == {"DefaultCluster": ["broker-a"]}
     assert info["brokerAddrTable"]["broker-a"]["brokerAddrs"] == {"0": "127.0.0.1:9876"}
+
+
+@pytest.mark.parametrize("version", [0, 1, 400, 401, 513])
+def test_addresses_as_the_client_knows_them(client: MemoryClient, version: int) -> None:
+    """Some clients from before 4.9.4 find no broker under a key in quotes."""
+    client.send_message("orders")
+    key = b"0" if version < 401 else b'"0"'
+    for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO):
+        body = client.ask(code, {"topic": "orders"}, version=version).body
+        assert b'"brokerAddrs":{%b:"127.0.0.1:9876"}' % key in body
+        strict = {"topic": "orders", "acceptStandardJsonOnly": "true"}
+        assert json.loads(client.ask(code, strict, version=version).body)
 
 
 def test_topic_lists(gateway: MemoryGateway, client: MemoryClient) -> None:

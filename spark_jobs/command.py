@@ -75,6 +75,8 @@ def _spark_options(run: Callable[..., None]) -> Callable[..., None]:
         from spark_jobs.session import silent_if_interrupted
 
         with silent_if_interrupted(), explained():
+            if options["json_file"] is not None:
+                result_files.check(options["json_file"])
             run(**options)
 
     for option in (
@@ -96,8 +98,6 @@ def _spark_options(run: Callable[..., None]) -> Callable[..., None]:
 def _session(options: dict[str, Any]) -> SparkSession:
     from spark_jobs.session import open_session
 
-    if options["json_file"] is not None:
-        result_files.check(options["json_file"])
     return open_session(options["master"], memory=options["memory"], progress=options["progress"])
 
 
@@ -188,12 +188,13 @@ def ingest(
       tidegate ingest broker.pcap --port 10911 --port 9876 --out tables
       tidegate ingest /data/rocketmq/store/commitlog --out tables
     """
-    from spark_jobs.ingest import ingest as run
+    from spark_jobs.ingest import planned, read
     from spark_jobs.messages import DEFAULT_LEVELS
 
-    spark = _session(options)
-    with _shown("ingest", spark, options):
-        done = run(spark, sources, out, ports=ports, levels=levels or DEFAULT_LEVELS)
+    with planned(sources, out, ports=ports, levels=levels or DEFAULT_LEVELS) as reading:
+        spark = _session(options)
+        with _shown("ingest", spark, options):
+            done = read(spark, reading)
     click.echo(f"{done.files} files read, {done.known} known before")
     if done.being_written:
         click.echo(
@@ -219,9 +220,10 @@ def profile(tables: Path, **options: Any) -> None:
     Example:
       tidegate profile tables --json profile.json
     """
-    from spark_jobs.ingest import read_table
+    from spark_jobs.ingest import check_tables, read_table
     from spark_jobs.profiling import profile as run
 
+    check_tables(tables)
     spark = _session(options)
     with _shown("profile", spark, options):
         found = run(read_table(spark, tables, "pair"), read_table(spark, tables, "messages"))
@@ -256,7 +258,7 @@ def verify(folder: Path, grace: float, levels: str | None, **options: Any) -> No
     """
     from spark_jobs import replay as job
     from spark_jobs.firing import verify as run
-    from spark_jobs.ingest import LACKING, read_table, totals
+    from spark_jobs.ingest import LACKING, check_tables, read_table, totals
     from spark_jobs.messages import DEFAULT_LEVELS, parse_levels
 
     is_replay = (folder / "results").exists()
@@ -264,6 +266,8 @@ def verify(folder: Path, grace: float, levels: str | None, **options: Any) -> No
         raise click.UsageError(
             "--levels is for replays: due times in tables are by the --levels of 'tidegate ingest'"
         )
+    check = job.check_watched if is_replay else check_tables
+    check(folder)
     spark = _session(options)
     notes: list[str] = []
     if is_replay:
@@ -426,7 +430,7 @@ def replay(
     """
     from spark_jobs import replay as job
     from spark_jobs.firing import recorded_twice
-    from spark_jobs.ingest import read_table
+    from spark_jobs.ingest import check_tables, read_table
     from spark_jobs.progress import sent_of, shown
     from spark_jobs.rewriting import Rules
     from spark_jobs.watching import Watcher
@@ -435,44 +439,47 @@ def replay(
         raise click.UsageError(
             "--delays scale divides delays by the speed, which --speed 0 leaves open"
         )
-    spark = _session(options)
-    requests = read_table(spark, tables, "send" if from_log else "pair")
-    chosen, plan = job.choose(requests, codes or None, without)
-    click.echo(
-        f"{plan.requests:,} requests on {plan.connections:,} connections, recorded in "
-        f"{plan.seconds:,.1f} s; {sum(plan.left_out.values()):,} left out"
-    )
-    notes: list[str] = []
-    for code, number in sorted(plan.left_out.items()):
-        _note(notes, f"  left out: {number:,} of code {code}")
-    if plan.from_servers:
-        click.echo(
-            f"  not counted: {plan.from_servers:,} requests of servers; the target sends its own"
-        )
-    if plan.brokers > 1:
-        _note(
-            notes,
-            f"  they were sent to {plan.brokers} addresses of brokers, and all go to one: queues of the same number "
-            "become one, so compare this with another replay, not with the recording",
-        )
-    events = read_table(spark, tables, "messages")
-    for column, renamed in (("topic", topics), ("group", groups)):
-        for name in job.not_recorded(chosen, events, column, renamed):
-            _note(notes, f"  --{column} {name}=...: no request has a {column} of this name")
-    if twice := recorded_twice(events.where(f"(event = 'sent') = {not from_log}")):
-        _note(
-            notes,
-            f"  {twice:,} sends are in two recordings of the same traffic, and are sent twice: ingest only one of "
-            "them",
-        )
-    if dry_run:
-        for code, number in sorted(plan.by_code.items()):
-            click.echo(f"  {number:,} of code {code}")
-        return
+    check_tables(tables)
     with ExitStack() as stack:
-        stack.enter_context(job.unfinished(out))
+        broker = None
+        if not dry_run:
+            stack.enter_context(job.unfinished(out))
+            broker = job.find_target(target)
+        spark = _session(options)
+        requests = read_table(spark, tables, "send" if from_log else "pair")
+        chosen, plan = job.choose(requests, codes or None, without)
+        click.echo(
+            f"{plan.requests:,} requests on {plan.connections:,} connections, recorded in "
+            f"{plan.seconds:,.1f} s; {sum(plan.left_out.values()):,} left out"
+        )
+        notes: list[str] = []
+        for code, number in sorted(plan.left_out.items()):
+            _note(notes, f"  left out: {number:,} of code {code}")
+        if plan.from_servers:
+            click.echo(
+                f"  not counted: {plan.from_servers:,} requests of servers; the target sends its own"
+            )
+        if plan.brokers > 1:
+            _note(
+                notes,
+                f"  they were sent to {plan.brokers} addresses of brokers, and all go to one: queues of the same "
+                "number become one, so compare this with another replay, not with the recording",
+            )
+        events = read_table(spark, tables, "messages")
+        for column, renamed in (("topic", topics), ("group", groups)):
+            for name in job.not_recorded(chosen, events, column, renamed):
+                _note(notes, f"  --{column} {name}=...: no request has a {column} of this name")
+        if twice := recorded_twice(events.where(f"(event = 'sent') = {not from_log}")):
+            _note(
+                notes,
+                f"  {twice:,} sends are in two recordings of the same traffic, and are sent twice: ingest only one of "
+                "them",
+            )
+        if broker is None:
+            for code, number in sorted(plan.by_code.items()):
+                click.echo(f"  {number:,} of code {code}")
+            return
         rules = Rules(job.run_name(out), speed or 1.0, delays, topics, groups)
-        broker = job.find_target(target)
         if broker.brokers > 1:
             _note(
                 notes,
@@ -532,11 +539,16 @@ def compare(
           --json compare.json
     """
     from spark_jobs.comparing import compare as run
-    from spark_jobs.ingest import read_table
-    from spark_jobs.replay import read_answers
+    from spark_jobs.ingest import check_tables, read_table
+    from spark_jobs.replay import check_results, read_answers
 
     if (recorded is None) == (baseline is None):
         raise click.UsageError("name what to compare with by one of --recorded and --baseline")
+    for run_folder in (candidate, baseline, noise):
+        if run_folder is not None:
+            check_results(run_folder)
+    if recorded is not None:
+        check_tables(recorded)
     spark = _session(options)
     notes: list[str] = []
     results, sent_before = read_answers(spark, candidate)

@@ -22,6 +22,7 @@ import re
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -100,6 +101,19 @@ class Source(NamedTuple):
     kind: str
     size: int
     changed_ns: int
+
+
+class Reading(NamedTuple):
+    """What a run reads, and how."""
+
+    fresh: list[Source]
+    folder: Path
+    ports: Sequence[int]
+    levels: str
+    known: int
+    """Files that were read before."""
+    being_written: int
+    others: int
 
 
 class Ingested(NamedTuple):
@@ -222,6 +236,18 @@ def ingest(
 ) -> Ingested:
     """Read the new files of these paths into a folder of tables.
 
+    :raises JobError: as `planned`.
+    """
+    with planned(paths, folder, ports=ports, levels=levels) as reading:
+        return read(spark, reading)
+
+
+@contextmanager
+def planned(
+    paths: Sequence[Path], folder: Path, *, ports: Sequence[int] = (), levels: str
+) -> Iterator[Reading]:
+    """Find the new files of these paths without Spark, and keep other runs out of the folder in the block.
+
     A file that has changed since it was read is an error, because its first part would be counted
     twice. It can be read into another folder.
 
@@ -238,14 +264,21 @@ def ingest(
         for source in fresh:
             if source.path in paths_known:
                 raise JobError(f"{source.path} has changed since it was read: use another folder")
-        total: dict[str, int] = {}
-        for kind in (CAPTURE, PACKETS, COMMIT_LOG):
-            of_kind = [source for source in fresh if source.kind == kind]
-            for some in _in_groups(sorted(of_kind, key=_order)):
-                for name, number in _ingest_batch(spark, kind, some, folder, ports, levels).items():
-                    total[name] = total.get(name, 0) + number
-    known_before = len(sources) - len(fresh)
-    return Ingested(len(fresh), known_before, total, being_written, len(unread) - being_written)
+        yield Reading(
+            *(fresh, folder, ports, levels, len(sources) - len(fresh)),
+            *(being_written, len(unread) - being_written),
+        )
+
+
+def read(spark: SparkSession, reading: Reading) -> Ingested:
+    """Read the files into the folder of tables, while `planned` keeps others out."""
+    total: dict[str, int] = {}
+    for kind in (CAPTURE, PACKETS, COMMIT_LOG):
+        of_kind = [source for source in reading.fresh if source.kind == kind]
+        for some in _in_groups(sorted(of_kind, key=_order)):
+            for name, number in _ingest_batch(spark, kind, some, reading).items():
+                total[name] = total.get(name, 0) + number
+    return Ingested(len(reading.fresh), reading.known, total, reading.being_written, reading.others)
 
 
 def _in_groups(sources: list[Source]) -> Iterator[list[Source]]:
@@ -280,10 +313,9 @@ def _ingest_batch(
     spark: SparkSession,
     kind: str,
     sources: list[Source],
-    folder: Path,
-    ports: Sequence[int],
-    levels: str,
+    reading: Reading,
 ) -> dict[str, int]:
+    _, folder, ports, levels, *_ = reading
     numbers = [int(batch.name.partition("=")[2]) for batch in batches(folder)]
     name = f"batch={max(numbers, default=0) + 1:05}"
     unfinished = folder / f".unfinished-{name}"
@@ -435,14 +467,18 @@ def _missing(sources: Iterable[Source]) -> int:
     )
 
 
+def check_tables(folder: Path) -> None:
+    """Raise JobError if nothing was read into a folder of tables."""
+    if not batches(folder):
+        raise JobError(f"{folder} has no tables: run 'tidegate ingest' into it first")
+
+
 def read_table(spark: SparkSession, folder: Path, table: str) -> DataFrame:
     """Read the table `pair`, `send`, `aside`, `file` or `messages` of all complete batches.
 
-    :raises JobError: if nothing was read into the folder.
+    :raises JobError: as `check_tables`.
     """
-    found = batches(folder)
-    if not found:
-        raise JobError(f"{folder} has no tables: run 'tidegate ingest' into it first")
+    check_tables(folder)
     part, schema = {
         "pair": (PAIRS, DDL),
         "send": (SENDS, DDL),
@@ -450,7 +486,7 @@ def read_table(spark: SparkSession, folder: Path, table: str) -> DataFrame:
         "file": (FILES, FILE_DDL),
         "messages": (MESSAGES, messages.DDL),
     }[table]
-    folders = [batch / part for batch in found if (batch / part).exists()]
+    folders = [batch / part for batch in batches(folder) if (batch / part).exists()]
     if not folders:
         return spark.createDataFrame([], schema)
     return read_parquet(spark, schema, *folders)

@@ -223,21 +223,34 @@ def run_name(folder: Path) -> str:
     return file.read_text()
 
 
+def check_results(folder: Path) -> None:
+    """Raise JobError if a folder has no finished replay."""
+    if not (folder / "results" / "_SUCCESS").exists():
+        raise JobError(f"{folder} has no finished replay: run 'tidegate replay' into it first")
+
+
+def check_watched(folder: Path) -> None:
+    """Raise JobError if a folder has no finished replay, or one that was not watched."""
+    check_results(folder)
+    if not (folder / WATCHED).exists():
+        raise JobError(
+            f"{folder} has a replay without consumers: replay again with --watch SECONDS"
+        )
+
+
 def read_results(spark: SparkSession, folder: Path) -> DataFrame:
     """Return the results of a finished replay, as rows of `replaying.RESULTS`.
 
-    :raises JobError: if there is no finished replay.
+    :raises JobError: as `check_results`.
     """
-    results = folder / "results"
-    if not (results / "_SUCCESS").exists():
-        raise JobError(f"{folder} has no finished replay")
-    return read_parquet(spark, DDL, results)
+    check_results(folder)
+    return read_parquet(spark, DDL, folder / "results")
 
 
 def read_answers(spark: SparkSession, folder: Path) -> tuple[DataFrame, int]:
     """Return the results except those of an interrupted run, and how many requests that run had sent.
 
-    :raises JobError: as `read_results`.
+    :raises JobError: as `check_results`.
     """
     from pyspark.sql import functions as f
 
@@ -249,22 +262,18 @@ def read_answers(spark: SparkSession, folder: Path) -> tuple[DataFrame, int]:
 def read_events(spark: SparkSession, folder: Path, levels: tuple[int, ...]) -> DataFrame:
     """Return the events of the messages of a watched replay, as rows of `messages.MESSAGES`.
 
-    :raises JobError: if there is no finished replay, or it was not watched.
+    :raises JobError: as `check_watched`.
     """
     from pyspark.sql import functions as f
 
-    watched = folder / WATCHED
-    if not watched.exists():
-        raise JobError(
-            f"{folder} has a replay without consumers: replay again with --watch SECONDS"
-        )
+    check_watched(folder)
     sends = (
         read_results(spark, folder)
         .where("ext is not null")
         .withColumn("asked_ns", f.col("sent_ns"))
     )
     sent = sends.mapInArrow(partial(messages.messages_of_pairs, levels=levels), messages.DDL)
-    return sent.unionByName(read_parquet(spark, messages.DDL, watched))
+    return sent.unionByName(read_parquet(spark, messages.DDL, folder / WATCHED))
 
 
 def topics_of(

@@ -35,6 +35,7 @@ from spark_jobs.comparing import compare
 from spark_jobs.errors import JobError
 from spark_jobs.firing import Verdict, recorded_twice
 from spark_jobs.ingest import read_table
+from spark_jobs.locks import alone_in
 from spark_jobs.replay import (
     Gate,
     Outcome,
@@ -142,6 +143,57 @@ def test_what_cannot_be_done_is_one_line(
     assert said in line
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("ingest {}/nothing --out {}/new", "nothing does not exist"),
+        ("ingest {}/notes.txt --out {}/new", "notes.txt is no capture"),
+        ("ingest {}/cpp.capture --out {}/notes.txt/new", "notes.txt/new: Not a directory"),
+        ("ingest {}/cpp.capture --out {}/read", "cpp.capture has changed since it was read"),
+        ("ingest {}/cpp.capture --out {}/locked", "another 'tidegate ingest' reads into"),
+        ("profile {}/new", "new has no tables"),
+        ("verify {}/new", "new has no tables"),
+        ("verify {}/interrupted", "interrupted has no finished replay: run"),
+        ("verify {}/finished", "replay again with --watch"),
+        ("compare {}/read --recorded {}/read", "read has no finished replay"),
+        ("compare {}/finished --recorded {}/finished", "finished has no tables"),
+        ("compare {}/finished --baseline {}/interrupted", "interrupted has no finished replay"),
+        ("compare {}/finished --baseline {}/finished --noise {}/new", "new has no finished replay"),
+        ("replay {}/new --to 127.0.0.1:1 --out {}/out", "new has no tables"),
+        ("replay {}/new --to 127.0.0.1:1 --out {}/out --dry-run", "new has no tables"),
+        ("replay {}/read --to 127.0.0.1:1 --out {}/finished", "finished has a finished replay"),
+        ("replay {}/read --to 127.0.0.1:1 --out {}/locked", "another 'tidegate replay' writes"),
+        ("replay {}/read --to 127.0.0.1:1 --out {}/notes.txt/new", "new: Not a directory"),
+        ("replay {}/read --to 127.0.0.1:1 --out {}/out", "127.0.0.1:1 cannot be asked"),
+    ],
+)
+def test_what_the_command_line_tells_is_told_before_spark_starts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: str,
+    said: str,
+) -> None:
+    """Spark takes ten seconds to start."""
+
+    def start(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("spark_jobs.session.open_session", start)
+    capture = Path(shutil.copy(RECORDED / "cpp.capture", tmp_path))
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "read" / "batch=00001").mkdir(parents=True)
+    entry = {"files": [[str(capture), "capture", 1, 1]], "counts": {}}
+    (tmp_path / "read" / "batch=00001" / "sources.json").write_text(json.dumps(entry))
+    (tmp_path / "interrupted" / "results").mkdir(parents=True)
+    (tmp_path / "finished" / "results").mkdir(parents=True)
+    (tmp_path / "finished" / "results" / "_SUCCESS").touch()
+    with alone_in(tmp_path / "locked", "") if "locked" in arguments else nullcontext():
+        assert status_of(*arguments.replace("{}", str(tmp_path)).split()) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
 def test_a_result_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Path) -> None:
     file, link = tmp_path / "compare.json", tmp_path / "latest.json"
     link.symlink_to(file)
@@ -225,7 +277,7 @@ def test_the_java_of_spark_is_not_wrapped_in_itself(spark: SparkSession) -> None
 
 
 def test_after_a_ctrl_c_spark_says_no_more(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -233,7 +285,7 @@ def test_after_a_ctrl_c_spark_says_no_more(
     levels: list[str] = []
     monkeypatch.setattr("spark_jobs.ingest.read_table", interrupt)
     monkeypatch.setattr(spark.sparkContext, "setLogLevel", levels.append)
-    assert status_of("profile", str(tmp_path)) == 130
+    assert status_of("profile", str(tables)) == 130
     assert levels == ["OFF"]
 
 
@@ -253,9 +305,9 @@ def test_py4j_logs_nothing(spark: SparkSession, caplog: pytest.LogCaptureFixture
 
 
 def test_a_spark_that_does_not_start_and_one_that_was_killed_are_told(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = [sys.executable, "-m", "spark_jobs", "profile", str(tmp_path), "--memory", "lots"]
+    command = [sys.executable, "-m", "spark_jobs", "profile", str(tables), "--memory", "lots"]
     said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert said.returncode == 1
     assert "Invalid maximum heap size: -Xmxlots" in said.stderr

@@ -251,12 +251,19 @@ def planned(
     A file that has changed since it was read is an error, because its first part would be counted
     twice. It can be read into another folder.
 
-    :raises JobError: as `find_sources`, for a changed file, and while another run writes to the folder.
+    :raises JobError: as `find_sources`, without a recording to read, for a changed file, and while another run writes
+        to the folder.
     """
     passed_over: set[Path] = set()
     sources = find_sources(paths, passed_over)
     unread = passed_over - {Path(source.path) for source in sources}
     being_written = sum(file.suffix == OPEN_SUFFIX for file in unread)
+    others = len(unread) - being_written
+    if not sources and not being_written:
+        raise JobError(
+            f"no capture, pcap or pcapng and no commit log is in {', '.join(map(str, paths))}; files of other kinds "
+            f"there: {others:,}"
+        )
     with alone_in(folder, f"another 'tidegate ingest' reads into {folder}: wait until it is done"):
         known = known_sources(folder)
         paths_known = {source.path for source in known}
@@ -266,7 +273,7 @@ def planned(
                 raise JobError(f"{source.path} has changed since it was read: use another folder")
         yield Reading(
             *(fresh, folder, ports, levels, len(sources) - len(fresh)),
-            *(being_written, len(unread) - being_written),
+            *(being_written, others),
         )
 
 

@@ -114,7 +114,7 @@ def test_findings_become_a_report(
         (("report", "--verify", "{empty}/v", "--out", "{empty}/no.text/r"), 1, "cannot write"),
         (("report", "--verify", "{empty}/v", "--out", "{empty}/full"), 1, "report.html: No space"),
         (("profile", "{empty}", "--json", "{empty}/v/new"), 1, "cannot write"),
-        (("ingest", "{empty}", "--out", "{empty}/no.text/t"), 1, "cannot"),
+        (("ingest", str(RECORDED), "--out", "{empty}/no.text/t"), 1, "cannot"),
         (
             ("ingest", "s3a://bucket/captures", "--out", "{empty}/t"),
             2,
@@ -147,6 +147,7 @@ def test_what_cannot_be_done_is_one_line(
     ("arguments", "said"),
     [
         ("ingest {}/nothing --out {}/new", "nothing does not exist"),
+        ("ingest {}/finished {}/read --out {}/new", "no commit log is in"),
         ("ingest {}/notes.txt --out {}/new", "notes.txt is no capture"),
         ("ingest {}/cpp.capture --out {}/notes.txt/new", "notes.txt/new: Not a directory"),
         ("ingest {}/cpp.capture --out {}/read", "cpp.capture has changed since it was read"),
@@ -325,11 +326,12 @@ def test_a_spark_that_does_not_start_and_one_that_was_killed_are_told(
 
 def test_findings_are_written_into_a_new_folder(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "recordings").mkdir()
+    (tmp_path / "recordings" / "x-00001.open").touch()
     found = tmp_path / "found" / "ingest.json"
     recordings, tables = str(tmp_path / "recordings"), str(tmp_path / "tables")
     assert status_of("ingest", recordings, "--out", tables, "--json", str(found)) == 0
-    nothing = dict.fromkeys(("files", "known", "being_written", "others"), 0)
-    assert json.loads(found.read_text()) == {**nothing, "counts": {}}
+    nothing = dict.fromkeys(("files", "known", "others"), 0)
+    assert json.loads(found.read_text()) == {**nothing, "being_written": 1, "counts": {}}
 
 
 def test_what_was_sent_before_or_never_left_is_not_judged(

@@ -3,7 +3,7 @@
 The folder of tables has one folder for each batch of files. It is written under another name and
 renamed when it is complete, so the leftovers of a killed run are never read as tables:
 
-    batch=00001/sources.json        the files, with size and time of change, and their counts
+    batch=00001/sources.json        the files, with size and time of change, their counts, and the flags
     batch=00001/rows/kind=pair/     pairs (`exchanges.ROWS`)
     batch=00001/rows/kind=aside/    bytes that are no frame, with file, place and reason
     batch=00001/rows/kind=file/     the counts of each file
@@ -217,13 +217,10 @@ def batches(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("batch=*") if path.is_dir())
 
 
-def known_sources(folder: Path) -> set[Source]:
-    """Return the sources that have been read into a folder."""
-    return {
-        Source(*entry)
-        for batch in batches(folder)
-        for entry in json.loads((batch / "sources.json").read_text())["files"]
-    }
+def known_sources(folder: Path) -> dict[Source, dict[str, Any]]:
+    """Return the sources that have been read into a folder, each with what its batch says of all its sources."""
+    entries = [json.loads((batch / "sources.json").read_text()) for batch in batches(folder)]
+    return {Source(*file): entry for entry in entries for file in entry["files"]}
 
 
 def ingest(
@@ -249,10 +246,11 @@ def planned(
     """Find the new files of these paths without Spark, and keep other runs out of the folder in the block.
 
     A file that has changed since it was read is an error, because its first part would be counted
-    twice. It can be read into another folder.
+    twice. So are other flags than those with which it was read, as its tables would stay as they are.
+    It can be read into another folder.
 
-    :raises JobError: as `find_sources`, without a recording to read, for a changed file, and while another run writes
-        to the folder.
+    :raises JobError: as `find_sources`, without a recording to read, for a changed file or other flags, and while
+        another run writes to the folder.
     """
     passed_over: set[Path] = set()
     sources = find_sources(paths, passed_over)
@@ -271,6 +269,11 @@ def planned(
         for source in fresh:
             if source.path in paths_known:
                 raise JobError(f"{source.path} has changed since it was read: use another folder")
+        for source in sources:
+            if flag := _other_flag(source, known.get(source, {}), ports, levels):
+                raise JobError(
+                    f"{source.path} was read with another {flag}: use another folder, or the same {flag}"
+                )
         yield Reading(
             *(fresh, folder, ports, levels, len(sources) - len(fresh)),
             *(being_written, others),
@@ -286,6 +289,17 @@ def read(spark: SparkSession, reading: Reading) -> Ingested:
             for name, number in _ingest_batch(spark, kind, some, reading).items():
                 total[name] = total.get(name, 0) + number
     return Ingested(len(reading.fresh), reading.known, total, reading.being_written, reading.others)
+
+
+def _other_flag(
+    source: Source, entry: Mapping[str, Any], ports: Sequence[int], levels: str
+) -> str | None:
+    """Return the flag that would change what was read of a source; None if there is none, or it is not known."""
+    if entry.get("levels", levels) != levels:
+        return "--levels"
+    if source.kind == PACKETS and set(entry.get("ports", ports)) != set(ports):
+        return "--port"
+    return None
 
 
 def _in_groups(sources: list[Source]) -> Iterator[list[Source]]:
@@ -335,7 +349,12 @@ def _ingest_batch(
         found = _read_parts(spark, kind, sources, unfinished, frozenset(ports), delays)
         stitched = stitch(unfinished, found, delays)
         counts = _counts(unfinished, [(one.file, one.counts) for one in found] + stitched)
-    entry = {"files": [list(source) for source in sources], "counts": counts}
+    entry = {
+        "files": [list(source) for source in sources],
+        "counts": counts,
+        "ports": list(ports),
+        "levels": levels,
+    }
     write_text(unfinished / "sources.json", json.dumps(entry, indent=1))
     unfinished.rename(folder / name)
     # Until here a run that goes on with this one needs them.

@@ -34,8 +34,9 @@ from spark_jobs.command import main
 from spark_jobs.comparing import compare
 from spark_jobs.errors import JobError
 from spark_jobs.firing import Verdict, recorded_twice
-from spark_jobs.ingest import read_table
+from spark_jobs.ingest import find_sources, read_table
 from spark_jobs.locks import alone_in
+from spark_jobs.messages import DEFAULT_LEVELS
 from spark_jobs.replay import (
     Gate,
     Outcome,
@@ -54,7 +55,7 @@ from spark_jobs.tasks import explained, in_tasks
 from spark_jobs.watching import WATCHED
 from tests.live.process import GatewayProcess
 from tests.spark.conftest import RECORDED
-from tests.spark.making import capture_bytes, log_bytes
+from tests.spark.making import capture_bytes, log_bytes, pcap_bytes
 
 SENDS = [310, 320]
 NOTHING_DELAYED: dict[str, object] = {
@@ -151,6 +152,7 @@ def test_what_cannot_be_done_is_one_line(
         ("ingest {}/notes.txt --out {}/new", "notes.txt is no capture"),
         ("ingest {}/cpp.capture --out {}/notes.txt/new", "notes.txt/new: Not a directory"),
         ("ingest {}/cpp.capture --out {}/read", "cpp.capture has changed since it was read"),
+        ("ingest {}/trace.pcap --out {}/read --port 1", "pcap was read with another --port: use"),
         ("ingest {}/cpp.capture --out {}/locked", "another 'tidegate ingest' reads into"),
         ("profile {}/new", "new has no tables"),
         ("verify {}/new", "new has no tables"),
@@ -184,7 +186,9 @@ def test_what_the_command_line_tells_is_told_before_spark_starts(
     capture = Path(shutil.copy(RECORDED / "cpp.capture", tmp_path))
     (tmp_path / "notes.txt").touch()
     (tmp_path / "read" / "batch=00001").mkdir(parents=True)
-    entry = {"files": [[str(capture), "capture", 1, 1]], "counts": {}}
+    (tmp_path / "trace.pcap").write_bytes(pcap_bytes([]))
+    files = [[str(capture), "capture", 1, 1], list(find_sources([tmp_path / "trace.pcap"])[0])]
+    entry = {"files": files, "counts": {}, "ports": [2], "levels": DEFAULT_LEVELS}
     (tmp_path / "read" / "batch=00001" / "sources.json").write_text(json.dumps(entry))
     (tmp_path / "interrupted" / "results").mkdir(parents=True)
     (tmp_path / "finished" / "results").mkdir(parents=True)

@@ -180,6 +180,22 @@ def test_two_runs_do_not_read_into_one_folder_at_a_time(
     assert len(batches(folder)) == 2
 
 
+def test_what_was_read_is_not_read_again_with_other_flags(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """To pass over it would leave due times of other levels, and packets of other ports."""
+    capture, packets = RECORDED / "mqadmin.capture", tmp_path / "trace.pcap"
+    packets.write_bytes(pcap_bytes([]))
+    tables = tmp_path / "tables"
+    ingest(spark, [capture, packets], tables, ports=[9876, 10911], levels=DEFAULT_LEVELS)
+    with pytest.raises(JobError, match=r"capture was read with another --levels: use another"):
+        ingest(spark, [capture], tables, levels="1s 2s")
+    with pytest.raises(JobError, match=r"trace\.pcap was read with another --port: use another"):
+        ingest(spark, [capture, packets], tables, ports=[10911], levels=DEFAULT_LEVELS)
+    for ports, paths in (([10911, 9876], [capture, packets]), ([], [capture])):
+        assert ingest(spark, paths, tables, ports=ports, levels=DEFAULT_LEVELS).files == 0
+
+
 def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
     file = tmp_path / "cpp.capture"
     shutil.copy(RECORDED / file.name, tmp_path)

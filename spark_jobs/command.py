@@ -9,16 +9,18 @@ from __future__ import annotations
 import datetime
 import functools
 import math
+import re
 import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import msgspec
 import rich_click as click
+from click.exceptions import Exit
 
 from gateway.wire.addresses import parse_address, show_address
 from spark_jobs import result_files
@@ -40,6 +42,24 @@ class _LocalPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class _Setting(click.ParamType[str]):
+    """A setting of Spark, which would tell only after its start that it is wrong.
+
+    :param pattern: of the settings that Spark takes.
+    """
+
+    def __init__(self, name: str, pattern: str, example: str) -> None:
+        self.name = name
+        self._pattern = re.compile(pattern)
+        self._example = example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse what the pattern does not match."""
+        if not self._pattern.fullmatch(value):
+            self.fail(f"{value!r} is not like {self._example}", param, ctx)
+        return str(value)
+
+
 class _Amount(click.FloatRange):
     """A number from 0 on."""
 
@@ -59,6 +79,22 @@ _SOURCE: Final = _LocalPath(path_type=Path)
 # Whole paths, as a relative one with a colon would be an address to Spark, and its tasks may run in other folders.
 _FOLDER: Final = _LocalPath(path_type=Path, file_okay=False, resolve_path=True)
 _FILE: Final = _LocalPath(path_type=Path, dir_okay=False)
+_MASTER: Final = click.option(
+    "--master",
+    default="local[*]",
+    type=_Setting(
+        "master",
+        r"local(\[(\*|[1-9]\d*)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+",
+        "local[*], local[4], spark://HOST:PORT, k8s://HOST:PORT or yarn",
+    ),
+    help="Spark master. Default: local[*].",
+)
+_MEMORY: Final = click.option(
+    "--memory",
+    default="2g",
+    type=_Setting("size", r"\d+[kmgtKMGT]?", "2g or 900m"),
+    help="Memory of Spark's driver, as for java -Xmx. Default: 2g.",
+)
 _Kind = TypeVar("_Kind")
 
 
@@ -80,12 +116,8 @@ def _spark_options(run: Callable[..., None]) -> Callable[..., None]:
             run(**options)
 
     for option in (
-        click.option("--master", default="local[*]", help="Spark master. Default: local[*]."),
-        click.option(
-            "--memory",
-            default="2g",
-            help="Memory of Spark's driver, as for java -Xmx. Default: 2g.",
-        ),
+        _MASTER,
+        _MEMORY,
         click.option("--progress", is_flag=True, help="Show Spark's own progress, by stage."),
         click.option(
             "--json", "json_file", type=_FILE, help="Also write the results to this file, as JSON."
@@ -665,16 +697,14 @@ def report(
 
 @cli.command()
 @click.argument("file", type=click.File())
-@click.option("--master", default="local[*]", help="Spark master. Default: local[*].")
-@click.option(
-    "--memory", default="2g", help="Memory of Spark's driver, as for java -Xmx. Default: 2g."
-)
+@_MEMORY
+@_MASTER
 def jobs(file: TextIO, master: str, memory: str) -> None:
     """Run the commands of a file, one per line, in one Spark session; - is standard input.
 
-    A session takes some seconds to start, and its first jobs are slow. A command that fails ends the run. One
-    that finds differences does not; the exit status at the end is then 3. --master and --memory of a command in
-    the file have no effect.
+    A session takes some seconds to start, and its first jobs are slow. A wrong command or flag is told before
+    the first command runs. A command that fails ends the run. One that finds differences does not; the exit
+    status at the end is then 3. --master and --memory of a command in the file have no effect.
 
     \b
     Example, a file:
@@ -684,15 +714,10 @@ def jobs(file: TextIO, master: str, memory: str) -> None:
     """
     from spark_jobs.session import open_session
 
+    lines = _commands_of(file)
     open_session(master, memory=memory)
     status = 0
-    for number, line in enumerate(file, 1):
-        try:
-            arguments = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise JobError(f"{file.name}, line {number}: {error}") from None
-        if not arguments:
-            continue
+    for arguments in lines:
         click.echo(f"tidegate {shlex.join(arguments)}")
         try:
             cli.main(arguments, prog_name="tidegate", standalone_mode=False)
@@ -701,6 +726,32 @@ def jobs(file: TextIO, master: str, memory: str) -> None:
                 raise
             status = _FOUND_WRONG
     sys.exit(status)
+
+
+def _commands_of(file: TextIO) -> list[list[str]]:
+    """Return the commands in the lines of a file, split into arguments.
+
+    :raises JobError: for a line that cannot be split, and for a file without a command.
+    :raises click.UsageError: for a command or an argument that does not exist or is wrong.
+    """
+    found = []
+    for number, line in enumerate(file, 1):
+        place = f"{file.name}, line {number}"
+        try:
+            if arguments := shlex.split(line, comments=True):
+                found.append(arguments)
+                with click.Context(cli, info_name="tidegate") as context:
+                    name, command, rest = cli.resolve_command(context, list(arguments))
+                    assert command is not None
+                    with suppress(Exit):  # of --help
+                        command.make_context(name, rest, context)
+        except ValueError as error:
+            raise JobError(f"{place}: {error}") from None
+        except click.UsageError as error:
+            raise click.UsageError(f"{place}: {error.format_message()}", error.ctx) from None
+    if not found:
+        raise JobError(f"{file.name} has no command")
+    return found
 
 
 def _load(file: Path, command: str, kind: type[_Kind]) -> _Kind:

@@ -37,6 +37,8 @@ def open_session(
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    from py4j.protocol import Py4JJavaError  # isort: skip
+
     from spark_jobs.sources import CommitLogSource
 
     os.environ["JAVA_HOME"] = str(_java_home())
@@ -67,7 +69,7 @@ def open_session(
     try:
         with interrupted_later():
             session = builder.getOrCreate()
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise JobError(
             "Spark does not start; the lines above say why, and --memory and --master must suit it"
         ) from error

@@ -123,6 +123,10 @@ def test_findings_become_a_report(
         ),
         (("ingest", "{empty}", "--out", "s3a://bucket/tables"), 2, "use a path on this machine"),
         (("jobs", "{empty}/open.quote"), 1, "open.quote, line 2: No closing quotation"),
+        (("jobs", "/dev/null"), 1, "/dev/null has no command"),
+        (("jobs", "{empty}/mistyped"), 2, "mistyped, line 2: No such command 'veryfy'"),
+        (("profile", "{empty}", "--memory", "2 GB"), 2, "'2 GB' is not like 2g or 900m"),
+        (("jobs", "{empty}/v", "--master", "local[0]"), 2, "'local[0]' is not like local[*]"),
         (("replay", "{empty}"), 2, "tidegate replay: Missing option '--to'"),
     ],
 )
@@ -139,6 +143,7 @@ def test_what_cannot_be_done_is_one_line(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "report.html").symlink_to("/dev/full")
     (tmp_path / "open.quote").write_text("# jobs\nprofile 'tables\n")
+    (tmp_path / "mistyped").write_text("report --verify v --out r\nveryfy tables\n")
     assert status_of(*(part.format(empty=tmp_path) for part in arguments)) == status
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
@@ -310,12 +315,19 @@ def test_py4j_logs_nothing(spark: SparkSession, caplog: pytest.LogCaptureFixture
 
 
 def test_a_spark_that_does_not_start_and_one_that_was_killed_are_told(
-    spark: SparkSession, tables: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = [sys.executable, "-m", "spark_jobs", "profile", str(tables), "--memory", "lots"]
+    much = "99999999999t"
+    command = [sys.executable, "-m", "spark_jobs", "profile", str(tables), "--memory", much]
     said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert said.returncode == 1
-    assert "Invalid maximum heap size: -Xmxlots" in said.stderr
+    assert f"Invalid maximum heap size: -Xmx{much}" in said.stderr
+    assert "Spark does not start; the lines above say why" in said.stderr.splitlines()[-1]
+    (tmp_path / "jobs").write_text(f"profile {tables}\n")
+    command[3:5] = ["jobs", str(tmp_path / "jobs")]
+    command[-1] = "100m"  # Java takes it, and Spark does not
+    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert "Traceback" not in said.stderr
     assert "Spark does not start; the lines above say why" in said.stderr.splitlines()[-1]
     monkeypatch.setattr("spark_jobs.tasks._ENDING_S", 0.1)
     with pytest.raises(ConnectionRefusedError), explained():

@@ -30,6 +30,8 @@ from spark_jobs.tasks import explained
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_jobs.replay import Plan
+
 
 class _LocalPath(click.Path):
     """A path on this machine. Without the check, an object store's address would be a local folder `s3a:`."""
@@ -487,6 +489,10 @@ def replay(
         notes: list[str] = []
         for code, number in sorted(plan.left_out.items()):
             _note(notes, f"  left out: {number:,} of code {code}")
+        for flag, chosen_codes in (("code", codes), ("without", without)):
+            for code in chosen_codes:
+                if code not in plan.by_code and code not in plan.left_out:
+                    _note(notes, f"  --{flag} {code}: no request of a client has this code")
         if plan.from_servers:
             click.echo(
                 f"  not counted: {plan.from_servers:,} requests of servers; the target sends its own"
@@ -511,6 +517,8 @@ def replay(
             for code, number in sorted(plan.by_code.items()):
                 click.echo(f"  {number:,} of code {code}")
             return
+        if not plan.requests:
+            raise JobError(f"there is no request to send: {_why_none(plan, from_log=from_log)}")
         rules = Rules(job.run_name(out), speed or 1.0, delays, topics, groups)
         if broker.brokers > 1:
             _note(
@@ -542,6 +550,14 @@ def replay(
                 f"watching for {watch:g} s more; a Ctrl-C ends that, and what was seen is kept"
             )
             time.sleep(watch)
+
+
+def _why_none(plan: Plan, *, from_log: bool) -> str:
+    if plan.left_out:
+        return "all are left out, and --code names those to send"
+    if from_log:
+        return "the tables have no commit log with messages of clients; for other recordings, omit --from-log"
+    return "to send the messages of commit logs, add --from-log"
 
 
 @cli.command()

@@ -24,6 +24,7 @@ from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs import messages
 from spark_jobs.errors import JobError
 from spark_jobs.features import feature
+from spark_jobs.ingest import batches
 from spark_jobs.locks import alone_in
 from spark_jobs.logged_sends import NOT_SENT
 from spark_jobs.replaying import (
@@ -175,9 +176,7 @@ def replay(
         0
     ]
     if first_ns is None:
-        raise JobError(
-            "there is no request to send; to send the messages of commit logs, add --from-log"
-        )
+        raise JobError("there is no request to send")
     tasks = max(1, spark.sparkContext.defaultParallelism)
     pacing = Pacing(
         start_ns=0,  # the tasks agree on it
@@ -206,8 +205,12 @@ def replay(
 def unfinished(folder: Path) -> Iterator[None]:
     """Reserve a folder for one replay: a second one at the same time would send everything again.
 
-    :raises JobError: when the folder has a finished replay, or another run replays into it.
+    :raises JobError: when the folder has tables or a finished replay, or another run replays into it.
     """
+    if batches(folder):
+        raise JobError(
+            f"{folder} has tables, for which 'verify' would take the replay: use another folder"
+        )
     with alone_in(folder, f"another 'tidegate replay' writes into {folder}: use another folder"):
         if (folder / "results" / "_SUCCESS").exists():
             raise JobError(f"{folder} has a finished replay: use another folder")
@@ -371,12 +374,16 @@ def find_target(name_server: tuple[str, int]) -> Target:
         answer = _ask(name_server, encode_command(RequestCode.GET_BROKER_CLUSTER_INFO, 1))
         if answer.code != ResponseCode.SUCCESS:
             raise JobError(
-                f"{shown} does not name its brokers: {answer.remark} (code {answer.code}); a target must do that "
-                "without a signature"
+                f"{shown} does not name its brokers: {answer.remark} (code {answer.code}); --to must be a name "
+                "server or a gateway, and one that needs no signature"
             )
         table = json.loads(to_json(answer.body or b"{}")).get("brokerAddrTable") or {}
-    except (OSError, FrameError, CommandError, ValueError) as error:
+    except OSError as error:
         raise JobError(f"{shown} cannot be asked for its brokers: {error}") from error
+    except (FrameError, CommandError, ValueError) as error:
+        raise JobError(
+            f"{shown} does not answer as a name server of RocketMQ does, which --to must name: {error}"
+        ) from error
     for broker in table.values():
         for address in broker.get("brokerAddrs", {}).values():
             try:

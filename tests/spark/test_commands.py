@@ -170,6 +170,7 @@ def test_what_cannot_be_done_is_one_line(
         ("replay {}/new --to 127.0.0.1:1 --out {}/out", "new has no tables"),
         ("replay {}/new --to 127.0.0.1:1 --out {}/out --dry-run", "new has no tables"),
         ("replay {}/read --to 127.0.0.1:1 --out {}/finished", "finished has a finished replay"),
+        ("replay {}/read --to 127.0.0.1:1 --out {}/read", "read has tables"),
         ("replay {}/read --to 127.0.0.1:1 --out {}/locked", "another 'tidegate replay' writes"),
         ("replay {}/read --to 127.0.0.1:1 --out {}/notes.txt/new", "new: Not a directory"),
         ("replay {}/read --to 127.0.0.1:1 --out {}/out", "127.0.0.1:1 cannot be asked"),
@@ -515,6 +516,27 @@ def test_names_to_replace_that_no_request_has_are_told(
         "  --topic oders=...: no request has a topic of this name",
         "  --group biling=...: no request has a group of this name",
     ]
+
+
+def test_codes_that_no_request_has_are_told_and_why_nothing_is_sent(
+    spark: SparkSession,
+    tables: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a mistyped --without, requests would be sent that must not be."""
+    target = Target(("127.0.0.1", 1), ("127.0.0.1", 2))
+    monkeypatch.setattr("spark_jobs.replay.find_target", lambda *_: target)
+    command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+    assert status_of(*command, "--without", "301", "--without", "310", "--dry-run") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if "has this code" in line] == [
+        "  --without 301: no request of a client has this code"
+    ]
+    for flag, why in ((("--code", "301"), "all are left out"), (("--from-log",), "no commit log")):
+        assert status_of(*command, *flag) == 1
+        assert why in capsys.readouterr().err
 
 
 def test_a_replay_whose_watching_is_interrupted_has_its_results(

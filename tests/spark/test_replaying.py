@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import socketserver
 import subprocess
 import sys
@@ -363,6 +364,22 @@ def test_a_target_that_refuses_to_name_its_brokers_is_told(
     monkeypatch.setattr(server, "answer", lambda command: said(command.opaque))
     with pytest.raises(JobError, match=r"nobody signed it \(code 16\)"):
         find_target(server.address)
+
+
+def test_a_target_that_is_no_name_server_is_told() -> None:
+    """Such as one of HTTP or SSH."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            with listener.accept()[0] as connection:
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+                connection.recv(4096)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(JobError, match="does not answer as a name server of RocketMQ does"):
+            find_target(listener.getsockname())
+        thread.join()
 
 
 def test_a_header_without_numbers_is_sent_as_it_was(server: Server, tmp_path: Path) -> None:

@@ -34,10 +34,13 @@ if TYPE_CHECKING:
 
 
 class _LocalPath(click.Path):
-    """A path on this machine. Without the check, an object store's address would be a local folder `s3a:`."""
+    """A path on this machine. Without the check, an object store's address would be a local folder `s3a:`, and nothing,
+    as of a variable that is not set, the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse an address."""
+        """Refuse an address, and nothing."""
+        if not str(value):
+            self.fail("it is empty", param, ctx)
         if "://" in str(value):
             said = f"{value} is an address: use a path on this machine, such as of a mounted folder"
             self.fail(said, param, ctx)
@@ -197,7 +200,7 @@ def _levels(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     "--port",
     "ports",
     multiple=True,
-    type=int,
+    type=click.IntRange(1, 65_535),
     help="A server's port in packet captures; packets of other ports are left out. Can be given several times. "
     "Default: all connections are read, and the lower port of one whose start was not captured is the server's.",
 )
@@ -222,7 +225,7 @@ def ingest(
       tidegate ingest broker.pcap --port 10911 --port 9876 --out tables
       tidegate ingest /data/rocketmq/store/commitlog --out tables
     """
-    from spark_jobs.ingest import planned, read
+    from spark_jobs.ingest import has_traffic, planned, read
     from spark_jobs.messages import DEFAULT_LEVELS
 
     with planned(sources, out, ports=ports, levels=levels or DEFAULT_LEVELS) as reading:
@@ -240,6 +243,11 @@ def ingest(
     for name, number in sorted(done.counts.items()):
         click.echo(f"  {number:,} {name}")
     _write_json(done._asdict(), options["json_file"])
+    if done.files + done.known and not has_traffic(out):
+        raise JobError(
+            f"{out} has no request, answer or message: were the right ports recorded, and named by --port, and was it "
+            "without TLS?"
+        )
 
 
 @cli.command()

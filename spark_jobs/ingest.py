@@ -148,6 +148,8 @@ def find_sources(paths: Iterable[Path], passed_over: set[Path] | None = None) ->
                     passed_over.add(file.resolve())
         elif path.is_file():
             kind = _kind(path)
+            if kind is None and not path.stat().st_size:
+                raise JobError(f"{path} is empty: nothing was recorded")
             if kind is None:
                 raise JobError(f"{path} is no capture, no pcap or pcapng and no commit log file")
             found.append(_source(path, kind))
@@ -516,6 +518,14 @@ def read_table(spark: SparkSession, folder: Path, table: str) -> DataFrame:
     if not folders:
         return spark.createDataFrame([], schema)
     return read_parquet(spark, schema, *folders)
+
+
+def has_traffic(folder: Path) -> bool:
+    """Return whether any frame, or message of a commit log, was read into a folder."""
+    return any(
+        number and (name == "frames" or name.startswith("messages "))
+        for name, number in totals(folder).items()
+    )
 
 
 def totals(folder: Path) -> dict[str, Any]:

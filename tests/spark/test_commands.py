@@ -55,7 +55,7 @@ from spark_jobs.tasks import explained, in_tasks
 from spark_jobs.watching import WATCHED
 from tests.live.process import GatewayProcess
 from tests.spark.conftest import RECORDED
-from tests.spark.making import capture_bytes, log_bytes, pcap_bytes
+from tests.spark.making import capture_bytes, exchange, log_bytes, packet, pcap_bytes
 
 SENDS = [310, 320]
 NOTHING_DELAYED: dict[str, object] = {
@@ -121,6 +121,10 @@ def test_findings_become_a_report(
             2,
             "use a path on this machine",
         ),
+        (("ingest", "", "--out", "{empty}/t"), 2, "it is empty"),
+        (("ingest", "{empty}/v", "--out", ""), 2, "it is empty"),
+        (("ingest", "{empty}/v", "--out", "{empty}/t", "--port", "0"), 2, "0 is not in the range"),
+        (("ingest", "{empty}/nothing.pcap", "--out", "{empty}/t"), 1, "nothing.pcap is empty"),
         (("ingest", "{empty}", "--out", "s3a://bucket/tables"), 2, "use a path on this machine"),
         (("jobs", "{empty}/open.quote"), 1, "open.quote, line 2: No closing quotation"),
         (("jobs", "/dev/null"), 1, "/dev/null has no command"),
@@ -140,6 +144,7 @@ def test_what_cannot_be_done_is_one_line(
 ) -> None:
     (tmp_path / "no.text").write_bytes(b'{"outcomes":{"\xff":1}}')
     (tmp_path / "v").write_bytes(msgspec.json.encode(NOTHING_DELAYED))
+    (tmp_path / "nothing.pcap").touch()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "report.html").symlink_to("/dev/full")
     (tmp_path / "open.quote").write_text("# jobs\nprofile 'tables\n")
@@ -190,7 +195,7 @@ def test_what_the_command_line_tells_is_told_before_spark_starts(
 
     monkeypatch.setattr("spark_jobs.session.open_session", start)
     capture = Path(shutil.copy(RECORDED / "cpp.capture", tmp_path))
-    (tmp_path / "notes.txt").touch()
+    (tmp_path / "notes.txt").write_text("no recording")
     (tmp_path / "read" / "batch=00001").mkdir(parents=True)
     (tmp_path / "trace.pcap").write_bytes(pcap_bytes([]))
     files = [[str(capture), "capture", 1, 1], list(find_sources([tmp_path / "trace.pcap"])[0])]
@@ -579,11 +584,30 @@ def test_verify_tells_that_a_recording_is_not_whole(
     assert "has gaps" not in capsys.readouterr().out
     file, found = tmp_path / "a.capture", str(tmp_path / "tables")
     file.write_bytes(
-        capture_bytes([(1, 1, Kind.OPENED, b"b"), (2, 1, Kind.LOST, bytes(7) + b"\3")])
+        capture_bytes(
+            [
+                (1, 1, Kind.OPENED, b"b"),
+                (2, 1, Kind.FROM_CLIENT, exchange(1)[0]),
+                (3, 1, Kind.LOST, bytes(7) + b"\3"),
+            ]
+        )
     )
     assert status_of("ingest", str(file), "--out", found) == 0
     assert status_of("verify", found) == 0
     assert "has gaps (3 records that the recorder lost)" in capsys.readouterr().out
+
+
+def test_a_recording_without_any_traffic_is_told(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a mistyped port, `verify` would find nothing wrong."""
+    file, tables = tmp_path / "trace.pcap", str(tmp_path / "tables")
+    file.write_bytes(pcap_bytes([(10**18, packet(1, exchange(1)[0]))]))
+    for _ in range(2):
+        assert status_of("ingest", str(file), "--out", tables, "--port", "10991") == 1
+        said = capsys.readouterr()
+        assert "tables has no request, answer or message" in said.err
+    assert status_of("ingest", str(file), "--out", str(tmp_path / "more"), "--port", "10911") == 0
 
 
 def test_the_same_traffic_in_two_recordings_is_told(

@@ -56,6 +56,8 @@ class Broker:
     modes: ConsumeModes
     advertised: HostPort
     host: bytes
+    workers: int = 1
+    """How many processes share one address with this one, itself included."""
     changes: int = 0
     """How often the settings were changed since the start."""
     _followers: list[Callable[[Config], None]] = field(default_factory=list)

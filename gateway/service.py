@@ -92,7 +92,7 @@ from gateway.resets import Resets
 from gateway.router import RequestError, Router, send_away
 from gateway.routes import Handlers, routes
 from gateway.settings.config import Config
-from gateway.settings.loading import LEADER_VARIABLE, WORKERS_VARIABLE
+from gateway.settings.loading import LEADER_VARIABLE
 from gateway.settings.named_files import http_token, initial_user, no_user, tls_layers
 from gateway.settings.values import HostPort
 from gateway.topics import Groups, Topics
@@ -351,6 +351,7 @@ class Gateway:
             modes=modes,
             advertised=self.advertised,
             host=host,
+            workers=self._shared.workers if self._shared is not None else 1,
         )
         self._tapping = Tapping(reactor, self.factory)
         for part in (
@@ -478,8 +479,8 @@ def _serve(config: Config) -> None:
     check_folder_of_one(config)
     reactor, logs = begin(config)
     # Workers share the memory as they share the messages: each inbox covers the same time as a lone gateway's would.
-    workers = int(os.environ.get(WORKERS_VARIABLE, "1"))
     shared = SharedAddress.of(os.environ)
+    workers = shared.workers if shared is not None else 1
     gateway = Gateway(config, reactor, logs=logs, inbox_size=INBOX_SIZE // workers, shared=shared)
     allow_open_files(config)
     gateway.start()

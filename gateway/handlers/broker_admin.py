@@ -57,7 +57,8 @@ class BrokerAdmin:
         """Answer with all settings in force, under upstream's names (26)."""
         broker = self._broker
         version = encode_version(self._version.at(broker.clock.now_ms()))
-        call.answer({"version": version}, encode_changes(shown(broker.config, broker.advertised)))
+        values = shown(broker.config, broker.advertised, broker.workers)
+        call.answer({"version": version}, encode_changes(values))
 
     def change_settings(self, call: Call) -> None:
         """Change settings until the next start (25). If one of them cannot be changed, refuse them all."""
@@ -65,7 +66,7 @@ class BrokerAdmin:
         check_number("bytes of settings to change", len(call.command.body), MAX_CHANGES)
         changes = parse_changes(call.command.body)
         try:
-            config = after(broker.config, changes, broker.advertised)
+            config = after(broker.config, changes, broker.advertised, broker.workers)
         except ConfigError as error:
             raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from error
         if config != broker.config:

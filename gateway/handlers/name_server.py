@@ -77,7 +77,7 @@ class NameServer:
     def settings(self, call: Call) -> None:
         """Answer with the name server's settings (319)."""
         broker = self._broker
-        values = shown(broker.config, broker.advertised) | {
+        values = shown(broker.config, broker.advertised, broker.workers) | {
             "bindAddress": broker.config.listen.host,
             "orderMessageEnable": "false",
         }

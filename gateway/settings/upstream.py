@@ -23,11 +23,13 @@ _IN_MS = frozenset({"transactionTimeOut", "transactionCheckInterval"})
 """Durations that upstream has in milliseconds, not in seconds."""
 
 
-def shown(config: Config, advertised: HostPort) -> dict[str, str]:
+def shown(config: Config, advertised: HostPort, workers: int) -> dict[str, str]:
     """Return all settings in force by name, and the facts that tools look for among them.
 
     :param advertised: the address that clients use; the settings may only say to choose one.
+    :param workers: how many processes share one address. Each runs with `workers = 1`, which is not what was set.
     """
+    config = _as_set(config, workers)
     values = {
         _name_of(entry): _text_of(entry, config)
         for entry in descriptions().values()
@@ -44,16 +46,17 @@ def shown(config: Config, advertised: HostPort) -> dict[str, str]:
     }
 
 
-def after(config: Config, changes: Mapping[str, str], advertised: HostPort) -> Config:
+def after(config: Config, changes: Mapping[str, str], advertised: HostPort, workers: int) -> Config:
     """Return the settings with these changes.
 
     :param changes: values by name, in upstream's names and units or in ours. What `shown` returns is no change.
-    :param advertised: as for `shown`.
+    :param advertised: as for `shown`, and so are `workers`.
     :raises ConfigError: when a setting does not exist, cannot be changed now, or would have a wrong value. Then no
         change is made.
     """
     known = {_name_of(entry): entry for entry in descriptions().values()} | descriptions()
-    present = shown(config, advertised)
+    present = shown(config, advertised, workers)
+    before = _as_set(config, workers)
     values: dict[str, object] = {}
     for name, text in changes.items():
         if present.get(name) == text:
@@ -64,7 +67,7 @@ def after(config: Config, changes: Mapping[str, str], advertised: HostPort) -> C
                 raise ConfigError(f"{name} is shown for tools only, and cannot be changed")
             raise ConfigError(f"there is no setting {name}; getBrokerConfig shows them all")
         is_own = name == entry.name
-        if text == (entry.show(getattr(config, name)) if is_own else _text_of(entry, config)):
+        if text == (entry.show(getattr(before, name)) if is_own else _text_of(entry, before)):
             continue
         if not entry.about.live:
             raise ConfigError(
@@ -73,6 +76,10 @@ def after(config: Config, changes: Mapping[str, str], advertised: HostPort) -> C
             )
         values[entry.name] = f"{text}ms" if name in _IN_MS and text.isdigit() else text
     return changed(config, values) if values else config
+
+
+def _as_set(config: Config, workers: int) -> Config:
+    return config.model_copy(update={"workers": workers})
 
 
 def _name_of(entry: Description) -> str:

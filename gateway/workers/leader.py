@@ -229,9 +229,7 @@ class Leader:
         """Apply settings that the workers have applied, and pass them to workers that are started from now on."""
         before = self._config
         changes = parse_changes(command.body)
-        # Each worker runs with workers = 1, so this value is no change to a worker, and means nothing for the leader.
-        changes.pop("workers", None)
-        config = after(before, changes, before.advertised(self.address.port))
+        config = after(before, changes, before.advertised(self.address.port), before.workers)
         for name, setting in descriptions().items():
             value = getattr(config, name)
             if value != getattr(before, name):

@@ -207,8 +207,6 @@ def _settings(parts: Sequence[Part], _: Command) -> Whole:
     for part in parts:
         for name, value in parse_changes(part.answer.body).items():
             values.setdefault(name, {})[value] = None
-    if "workers" in values:  # each worker runs with workers = 1
-        values["workers"] = {str(len(parts)): None}
     body = encode_changes({name: ",".join(different) for name, different in values.items()})
     return Whole(body, parts[0].answer.ext())
 

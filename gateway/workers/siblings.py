@@ -10,7 +10,11 @@ from gateway.connections.connection import RemotingFactory
 from gateway.connections.outgoing import Outgoing
 from gateway.reactor import Reactor
 from gateway.settings.config import Config
-from gateway.settings.loading import LEADER_ADDRESS_VARIABLE, LEADER_KEY_VARIABLE
+from gateway.settings.loading import (
+    LEADER_ADDRESS_VARIABLE,
+    LEADER_KEY_VARIABLE,
+    WORKERS_VARIABLE,
+)
 from gateway.settings.values import HostPort, parse_host_port
 from gateway.topics import PERM_READ
 from gateway.wire.bodies import MessageQueue, Route, read_body
@@ -36,17 +40,23 @@ OnQueues = Callable[[list[MessageQueue] | None], None]
 
 
 class SharedAddress(NamedTuple):
-    """The leader's address, and the key by which the leader and the workers recognise one another."""
+    """The leader's address, the key by which the leader and the workers recognise one another, and the number of
+    workers."""
 
     address: HostPort
     key: str
+    workers: int
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> SharedAddress | None:
         """Return what the leader passed to this process; None where it is no worker."""
         if LEADER_ADDRESS_VARIABLE not in environ:
             return None
-        return cls(parse_host_port(environ[LEADER_ADDRESS_VARIABLE]), environ[LEADER_KEY_VARIABLE])
+        return cls(
+            parse_host_port(environ[LEADER_ADDRESS_VARIABLE]),
+            environ[LEADER_KEY_VARIABLE],
+            int(environ[WORKERS_VARIABLE]),
+        )
 
 
 class _Known(NamedTuple):

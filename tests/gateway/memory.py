@@ -29,6 +29,7 @@ from gateway.wire.commands import Command, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer
 from gateway.wire.messages import BatchItem, Message, decode_messages, encode_batch
 from gateway.wire.properties import parse
+from gateway.workers.siblings import SharedAddress
 from storage import Store, find_faults
 
 START_MS = 1_800_000_000_000
@@ -463,6 +464,7 @@ class MemoryGateway:
 
     def __init__(self, data: Path, **settings: Any) -> None:
         self.data = data
+        self.shared: SharedAddress | None = settings.pop("shared", None)
         self.settings = settings
         self.offset_ms = 0
         self.elapsed_ms = 0
@@ -477,7 +479,7 @@ class MemoryGateway:
         settings: dict[str, Any] = {"vip_channel": False, "commit_wait": timedelta(0)}
         settings |= self.settings
         config = Config(data=self.data, listen=HostPort("127.0.0.1", 9876), **settings)
-        self.service = Gateway(config, self.reactor, self.clock)
+        self.service = Gateway(config, self.reactor, self.clock, shared=self.shared)
         self.service.start()
         self.running = True
         self.settle()

@@ -52,7 +52,7 @@ class TestSeen:
 
     def test_no_setting_is_missing_but_those_left_out(self, tmp_path: Path) -> None:
         config = Config(data=tmp_path)
-        values = shown(config, HostPort("127.0.0.1", 1))
+        values = shown(config, HostPort("127.0.0.1", 1), 1)
         for entry in descriptions().values():
             name = entry.about.upstream or entry.name
             assert (name in values) == (
@@ -225,16 +225,16 @@ def test_refused(client: MemoryClient, lines: list[str], says: str) -> None:
 
 def test_durations_in_upstreams_units(tmp_path: Path) -> None:
     config = Config(data=tmp_path)
-    changed = after(config, {"transactionTimeOut": "1500", "timerMaxDelaySec": "60"}, ADVERTISED)
+    changed = after(config, {"transactionTimeOut": "1500", "timerMaxDelaySec": "60"}, ADVERTISED, 1)
     assert changed.transaction_timeout == timedelta(seconds=1.5)
     assert changed.max_delay == timedelta(seconds=60)
-    assert shown(changed, HostPort("127.0.0.1", 1))["transactionTimeOut"] == "1500"
+    assert shown(changed, HostPort("127.0.0.1", 1), 1)["transactionTimeOut"] == "1500"
 
 
 def test_durations_under_our_own_names_are_in_seconds(tmp_path: Path) -> None:
     config = Config(data=tmp_path)
     changed = after(
-        config, {"transaction_timeout": "6000", "transaction_check_interval": "45"}, ADVERTISED
+        config, {"transaction_timeout": "6000", "transaction_check_interval": "45"}, ADVERTISED, 1
     )
     assert changed.transaction_timeout == timedelta(seconds=6_000)
     assert changed.transaction_check_interval == timedelta(seconds=45)
@@ -242,7 +242,7 @@ def test_durations_under_our_own_names_are_in_seconds(tmp_path: Path) -> None:
 
 def test_a_value_that_stays_is_no_change_in_either_form(tmp_path: Path) -> None:
     config = Config(data=tmp_path)
-    assert after(config, {"flush": "sync", "flushDiskType": "SYNC_FLUSH"}, ADVERTISED) is config
+    assert after(config, {"flush": "sync", "flushDiskType": "SYNC_FLUSH"}, ADVERTISED, 1) is config
 
 
 def test_the_documentation_lists_them_all() -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gateway.pending import bulk
+from gateway.settings.values import HostPort
 from gateway.web.fields import Cursor
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
@@ -19,6 +20,7 @@ from gateway.wire.pending_bodies import HeldMessage, HeldPage, PausedTopic
 from gateway.wire.recurring_bodies import RecurringList, RecurringMessage
 from gateway.workers.merged_pages import add_up, held_page, recurring_page
 from gateway.workers.merging import MERGES, ONE_WORKER, Whole
+from gateway.workers.siblings import SharedAddress
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
@@ -32,7 +34,11 @@ class Shared:
 
     def __init__(self, make_gateway: MakeGateway) -> None:
         self.gateways: list[MemoryGateway] = [
-            make_gateway(broker_name=name, advertise=f"10.0.0.5:{9886 + 10 * number}")
+            make_gateway(
+                broker_name=name,
+                advertise=f"10.0.0.5:{9886 + 10 * number}",
+                shared=SharedAddress(HostPort("10.0.0.5", 9876), "k", len(WORKERS)),
+            )
             for number, name in enumerate(WORKERS)
         ]
         self.clients: list[MemoryClient] = [gateway.connect() for gateway in self.gateways]
@@ -320,6 +326,19 @@ class TestSettings:
         assert {one.service.broker.config.max_message_size for one in shared.gateways} == {2048}
         refused = shared.tell(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=x")
         assert refused.code == ResponseCode.INVALID_PARAMETER
+
+    def test_the_number_of_workers_is_the_one_that_was_set(self, shared: Shared) -> None:
+        """Though each of them runs with `workers = 1`."""
+        seen = [client.ask(RequestCode.GET_BROKER_CONFIG).body for client in shared.clients]
+        seen.append(shared.try_ask(RequestCode.GET_BROKER_CONFIG).body)
+        assert all("workers=3" in body.decode().splitlines() for body in seen)
+        same = shared.tell(RequestCode.UPDATE_BROKER_CONFIG, b"workers=3\nmaxMessageSize=2048")
+        assert same.code == ResponseCode.SUCCESS, same.remark
+        assert {one.service.broker.config.max_message_size for one in shared.gateways} == {2048}
+        for other in (b"workers=1", b"workers=2"):
+            refused = shared.tell(RequestCode.UPDATE_BROKER_CONFIG, other)
+            assert refused.code == ResponseCode.INVALID_PARAMETER
+            assert "workers cannot be changed while the gateway serves" in (refused.remark or "")
 
     def test_where_they_differ_all_are_told(self, shared: Shared) -> None:
         ok(shared.clients[1].ask(RequestCode.UPDATE_BROKER_CONFIG, {}, b"log_level=error"))

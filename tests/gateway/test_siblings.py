@@ -30,7 +30,7 @@ class Worker:
     def __init__(self, data: Path) -> None:
         self.reactor: Any = TurnReactor()  # type: ignore[no-untyped-call]
         config = Config(data=data, listen=HostPort("127.0.0.1", 9886))
-        shared = SharedAddress(HostPort("127.0.0.1", 9876), KEY)
+        shared = SharedAddress(HostPort("127.0.0.1", 9876), KEY, 2)
         self.siblings = Siblings(config, self.reactor, Outgoing(self.reactor), shared)
         self.leader: Any = None
 

@@ -687,7 +687,7 @@ def test_what_every_worker_shows_is_no_change(reactor: Any, tmp_path: Path) -> N
     logs: Any = SimpleNamespace(configure=lambda _: None)
     leader = Leader(Config(data=tmp_path, workers=2), reactor, {}, logs)
     leader.start()
-    body = b"workers=1\nbrokerIP1=127.0.0.1\nmaxMessageSize=2048"
+    body = b"workers=2\nbrokerIP1=127.0.0.1\nmaxMessageSize=2048"
     (frame,) = FrameBuffer().feed(encode_command(RequestCode.UPDATE_BROKER_CONFIG, 1, body=body))
     leader._changed(decode_command(frame))
     assert leader._environment["TIDEGATE_MAX_MESSAGE_SIZE"] == "2KiB"

@@ -192,7 +192,8 @@ class RemotingClient:
             connection.close()
             raise ClientError(
                 f"{self._name} did not answer by TLS: {error.strerror or error}; "
-                "check that the gateway's setting tls is not disabled"
+                "check that the gateway's setting tls is not disabled, and that the address is not one "
+                "that several workers share, which has no TLS"
             ) from None
 
     @property

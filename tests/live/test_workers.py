@@ -21,7 +21,7 @@ import pytest
 
 from compat.clients.driver import until
 from gateway.cli.recurring_client import set_recurring
-from gateway.client import RemotingClient, paused_topics, setting
+from gateway.client import ClientError, RemotingClient, paused_topics, setting, tls_context
 from gateway.intake import terms_of
 from gateway.settings.loading import LEADER_VARIABLE
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -192,6 +192,18 @@ def test_tools_see_what_all_hold(gateway: GatewayProcess) -> None:
     assert refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     expected.remove("M07")
     assert sorted(held(gateway, 100)) == expected
+
+
+def test_a_command_is_told_where_tls_is(gateway: GatewayProcess) -> None:
+    """The workers have it."""
+    with (
+        pytest.raises(ClientError, match="one that several workers share, which has no TLS"),
+        RemotingClient("127.0.0.1", gateway.port, LIMIT_S, tls_context(None)),
+    ):
+        pass
+    for port in workers(gateway).values():
+        with RemotingClient("127.0.0.1", port, LIMIT_S, tls_context(None)) as client:
+            assert paused_topics(client) == []
 
 
 def test_one_console_shows_all(gateway: GatewayProcess, console: str) -> None:

@@ -5,8 +5,9 @@ Each is a line of JSON, so that other programs can read, filter and keep an expo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -61,6 +62,12 @@ _STORED: Final = frozenset(
 """Answers to a send whose message is stored. All but the first say that the broker's disk or its slave does not have
 the message yet; the broker delivers it all the same (SendStatus). If it were kept here as well, it would certainly be
 delivered twice."""
+
+PATIENCE_S: Final = 30.0
+"""Seconds for which a server that is busy is asked again. Above a topic's `max.send.rate` it is not for a second."""
+
+_PAUSE_S: Final = 0.1
+"""Seconds between two such questions."""
 
 _V5_0_0: Final = 413
 """MQVersion of the first release of RocketMQ whose brokers hold messages until a given time."""
@@ -175,12 +182,17 @@ class Sender:
 
     :param name_server: host and port; a gateway is its own name server.
     :param connect: makes a connection to a host and a port.
+    :param patience_s: see `PATIENCE_S`.
     """
 
     def __init__(
-        self, name_server: tuple[str, int], connect: Callable[[str, int], RemotingClient]
+        self,
+        name_server: tuple[str, int],
+        connect: Callable[[str, int], RemotingClient],
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._connect = connect
+        self._patience_s = patience_s
         self._name_server = connect(*name_server)
         self._places: dict[str, Place] = {}
         self._brokers: dict[tuple[str, int], RemotingClient] = {}
@@ -240,7 +252,7 @@ class Sender:
             max_reconsume_times=line.reconsume_times,
         )
         try:
-            answer = broker.ask(RequestCode.SEND_MESSAGE_V2, to_ext(fields), line.body)
+            answer = self._ask(broker, RequestCode.SEND_MESSAGE_V2, to_ext(fields), line.body)
         except ClientError as error:
             if len(line.body) <= _LONG or isinstance(error, NoAnswerError):
                 raise
@@ -251,10 +263,21 @@ class Sender:
             raise RefusalError(_reason(answer))
         return True
 
+    def _ask(
+        self, server: RemotingClient, code: int, ext: Mapping[str, str], body: bytes = b""
+    ) -> Command:
+        """Ask a server, and for a while again if it is busy: it has then done nothing, and wants to be asked later."""
+        last = monotonic() + self._patience_s
+        while True:
+            answer = server.ask(code, ext, body)
+            if answer.code != ResponseCode.SYSTEM_BUSY or monotonic() >= last:
+                return answer
+            sleep(_PAUSE_S)
+
     def _is_known(self, line: HeldLine, number: int) -> bool:
         # Each of several workers may have it; the address that they share answers for all.
         asked = {"id": line.msg_id, "topic": line.topic, "state": "any", "limit": str(MAX_WITH_ID)}
-        answer = self._name_server.ask(RequestCode.LOOK_UP_TIMERS, asked)
+        answer = self._ask(self._name_server, RequestCode.LOOK_UP_TIMERS, asked)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._can_tell = False
             return False

@@ -116,6 +116,34 @@ def test_a_broker_that_knows_no_times_is_sent_nothing() -> None:
                     sender.send(LINE)
 
 
+def test_a_busy_server_is_asked_again() -> None:
+    """As above a topic's `max.send.rate`, which an import of one topic soon is."""
+
+    def busy(command: Command) -> bytes:
+        return encode_response(command.opaque, ResponseCode.SYSTEM_BUSY, remark="too fast")
+
+    def none(command: Command) -> bytes:
+        return success(command, {"messages": [], "cursor": None})
+
+    def take(command: Command) -> bytes:
+        return encode_response(command.opaque, ResponseCode.SUCCESS)
+
+    with FakeGateway(busy, busy, take, busy) as broker:
+        body = route_to(broker)
+
+        def route(command: Command) -> bytes:
+            return success(command, body)
+
+        with FakeGateway(route, busy, none, route, none) as gateway:
+            with Sender(gateway.address, RemotingClient) as sender:
+                assert sender.send(LINE)
+            with (
+                Sender(gateway.address, RemotingClient, 0) as sender,
+                pytest.raises(RefusalError, match="too fast"),
+            ):
+                sender.send(LINE)
+
+
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION])
 def test_what_may_be_there_already_is_not_sent(code: int) -> None:
     """Such a message is sent only to a RocketMQ cluster, which cannot be asked."""
@@ -130,7 +158,7 @@ def test_what_may_be_there_already_is_not_sent(code: int) -> None:
 
     with (
         FakeGateway(lambda command: success(command, route), refuse, refuse) as gateway,
-        Sender(gateway.address, RemotingClient) as sender,
+        Sender(gateway.address, RemotingClient, 0) as sender,
     ):
         for _ in range(2):
             with pytest.raises(

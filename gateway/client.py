@@ -82,6 +82,7 @@ class RemotingClient:
         self._flag = flag
         self._socket: socket.socket | None = None
         self._frames = FrameBuffer()
+        self._has_answered = False
         self._opaques = itertools.count(1)
 
     def __enter__(self) -> Self:
@@ -115,11 +116,12 @@ class RemotingClient:
             while True:
                 for command in self._take(connection, deadline):
                     if command.is_response and command.opaque == opaque:
+                        self._has_answered = True
                         return command
         except TimeoutError:
             self.close()
             raise NoAnswerError(
-                f"{self._name} did not answer in {self._timeout:g} s; {_IS_IT_ONE}"
+                f"{self._name} did not answer in {self._timeout:g} s; {self._what_to_check}"
             ) from None
         except (FrameError, CommandError) as error:
             self.close()
@@ -129,7 +131,7 @@ class RemotingClient:
         except OSError as error:
             self.close()
             raise ClientError(
-                f"{self._name} closed the connection: {error.strerror or error}; {_IS_IT_ONE}"
+                f"{self._name} closed the connection: {error.strerror or error}; {self._what_to_check}"
             ) from None
 
     def _take(self, connection: socket.socket, deadline: float) -> list[Command]:
@@ -139,7 +141,8 @@ class RemotingClient:
         connection.settimeout(remaining)
         data = connection.recv(_CHUNK)
         if not data:
-            hint = "; if it requires TLS, add --tls" if self._tls is None else ""
+            may_lack_tls = self._tls is None and not self._has_answered
+            hint = "; if it requires TLS, add --tls" if may_lack_tls else ""
             raise ConnectionError(f"it sent no answer{hint}")
         return [decode_command(frame) for frame in self._frames.feed(data)]
 
@@ -195,6 +198,10 @@ class RemotingClient:
                 "check that the gateway's setting tls is not disabled, and that the address is not one "
                 "that several workers share, which has no TLS"
             ) from None
+
+    @property
+    def _what_to_check(self) -> str:
+        return "it may have been stopped: see its log" if self._has_answered else _IS_IT_ONE
 
     @property
     def _name(self) -> str:

@@ -5,7 +5,7 @@ Each is a line of JSON, so that other programs can read, filter and keep an expo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Final, NamedTuple, TypeVar
@@ -51,6 +51,10 @@ frame that is longer than it accepts."""
 _KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK | SysFlag.MULTI_TAGS
 """Bits of sysFlag that describe the body and the tags; they hold wherever the message is."""
 
+_NOT_NOW: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
+"""Answers to a look-up that was not made. By the second, one of several workers does not serve, as in a rolling
+restart."""
+
 _STORED: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -64,7 +68,8 @@ the message yet; the broker delivers it all the same (SendStatus). If it were ke
 delivered twice."""
 
 PATIENCE_S: Final = 30.0
-"""Seconds for which a server that is busy is asked again. Above a topic's `max.send.rate` it is not for a second."""
+"""Seconds for which a server that cannot answer for the moment is asked again. Above a topic's `max.send.rate` that is
+less than one, in a rolling restart of its workers some ten."""
 
 _PAUSE_S: Final = 0.1
 """Seconds between two such questions."""
@@ -193,6 +198,8 @@ class Sender:
     ) -> None:
         self._connect = connect
         self._patience_s = patience_s
+        self._busy_since: float | None = None
+        """When a server was busy first since the last message that went through."""
         self._name_server = connect(*name_server)
         self._places: dict[str, Place] = {}
         self._brokers: dict[tuple[str, int], RemotingClient] = {}
@@ -222,6 +229,7 @@ class Sender:
         if broker is None:
             broker = self._brokers[address] = self._connect(*address)
         if self._can_tell and line.msg_id and self._is_known(line, number):
+            self._busy_since = None
             return False
         if not self._can_tell and 0 < self._version_of(broker, address) < _V5_0_0:
             raise RefusalError("its broker is older than RocketMQ 5, and would deliver it at once")
@@ -261,23 +269,37 @@ class Sender:
             raise RefusalError(f"its body of {size:,} bytes may be too long: {error}") from None
         if answer.code not in _STORED:
             raise RefusalError(_reason(answer))
+        self._busy_since = None
         return True
 
     def _ask(
-        self, server: RemotingClient, code: int, ext: Mapping[str, str], body: bytes = b""
+        self,
+        server: RemotingClient,
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes = b"",
+        later: Container[int] = (ResponseCode.SYSTEM_BUSY,),
     ) -> Command:
-        """Ask a server, and for a while again if it is busy: it has then done nothing, and wants to be asked later."""
-        last = monotonic() + self._patience_s
+        """Ask a server, and again if it wants to be asked later. Once no message has gone through for too long, ask it
+        only once for each.
+
+        :param later: the codes by which it says that it has done nothing, and wants to be asked later.
+        """
         while True:
             answer = server.ask(code, ext, body)
-            if answer.code != ResponseCode.SYSTEM_BUSY or monotonic() >= last:
+            if answer.code not in later:
+                return answer
+            now = monotonic()
+            if self._busy_since is None:
+                self._busy_since = now
+            if now >= self._busy_since + self._patience_s:
                 return answer
             sleep(_PAUSE_S)
 
     def _is_known(self, line: HeldLine, number: int) -> bool:
         # Each of several workers may have it; the address that they share answers for all.
         asked = {"id": line.msg_id, "topic": line.topic, "state": "any", "limit": str(MAX_WITH_ID)}
-        answer = self._ask(self._name_server, RequestCode.LOOK_UP_TIMERS, asked)
+        answer = self._ask(self._name_server, RequestCode.LOOK_UP_TIMERS, asked, later=_NOT_NOW)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._can_tell = False
             return False

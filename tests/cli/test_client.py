@@ -129,6 +129,20 @@ class TestFailures:
         ):
             RemotingClient(*gateway.address).ask(25)
 
+    def test_hung_up_after_an_answer(self) -> None:
+        """So it is a gateway, without TLS."""
+        with (
+            FakeGateway(lambda command: success(command, {}), lambda command: b"") as gateway,
+            RemotingClient(*gateway.address) as client,
+        ):
+            name = gateway.server
+            client.ask(25)
+            with pytest.raises(ClientError) as caught:
+                client.ask(25)
+        assert str(caught.value) == (
+            f"{name} closed the connection: it sent no answer; it may have been stopped: see its log"
+        )
+
     @pytest.mark.parametrize("tls", [False, True])
     def test_the_port_for_http(self, *, tls: bool) -> None:
         """The server waits for the end of a line, also within the beginning of TLS."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import msgspec
@@ -128,20 +129,43 @@ def test_a_busy_server_is_asked_again() -> None:
     def take(command: Command) -> bytes:
         return encode_response(command.opaque, ResponseCode.SUCCESS)
 
-    with FakeGateway(busy, busy, take, busy) as broker:
+    def restarting(command: Command) -> bytes:
+        return encode_response(command.opaque, ResponseCode.SERVICE_NOT_AVAILABLE, remark="later")
+
+    with FakeGateway(busy, busy, take) as broker:
         body = route_to(broker)
 
         def route(command: Command) -> bytes:
             return success(command, body)
 
-        with FakeGateway(route, busy, none, route, none) as gateway:
-            with Sender(gateway.address, RemotingClient) as sender:
-                assert sender.send(LINE)
-            with (
-                Sender(gateway.address, RemotingClient, 0) as sender,
-                pytest.raises(RefusalError, match="too fast"),
-            ):
-                sender.send(LINE)
+        with (
+            FakeGateway(route, busy, restarting, none) as gateway,
+            Sender(gateway.address, RemotingClient) as sender,
+        ):
+            assert sender.send(LINE)
+    assert [one.code for one in broker.asked] == [RequestCode.SEND_MESSAGE_V2] * 3
+
+
+def test_a_server_that_stays_busy_is_not_waited_for_with_each_message() -> None:
+    started = time.monotonic()
+
+    def busy(command: Command) -> bytes:
+        return encode_response(command.opaque, ResponseCode.SYSTEM_BUSY, remark="too fast")
+
+    def none(command: Command) -> bytes:
+        return success(command, {"messages": [], "cursor": None})
+
+    with FakeGateway(*[busy] * 50) as broker:
+        route = route_to(broker)
+        looks = [none] * 10
+        with (
+            FakeGateway(lambda command: success(command, route), *looks) as gateway,
+            Sender(gateway.address, RemotingClient, 1.0) as sender,
+        ):
+            for _ in looks:
+                with pytest.raises(RefusalError, match="too fast"):
+                    sender.send(LINE)
+    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION])

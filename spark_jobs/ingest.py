@@ -276,10 +276,8 @@ def planned(
                 raise JobError(
                     f"{source.path} was read with another {flag}: use another folder, or the same {flag}"
                 )
-        yield Reading(
-            *(fresh, folder, ports, levels, len(sources) - len(fresh)),
-            *(being_written, others),
-        )
+        known_before = len(sources) - len(fresh)
+        yield Reading(fresh, folder, ports, levels, known_before, being_written, others)
 
 
 def read(spark: SparkSession, reading: Reading) -> Ingested:
@@ -333,12 +331,9 @@ def _order(source: Source) -> tuple[str, int, str]:
 
 
 def _ingest_batch(
-    spark: SparkSession,
-    kind: str,
-    sources: list[Source],
-    reading: Reading,
+    spark: SparkSession, kind: str, sources: list[Source], reading: Reading
 ) -> dict[str, int]:
-    _, folder, ports, levels, *_ = reading
+    folder, ports, levels = reading.folder, reading.ports, reading.levels
     numbers = [int(batch.name.partition("=")[2]) for batch in batches(folder)]
     name = f"batch={max(numbers, default=0) + 1:05}"
     unfinished = folder / f".unfinished-{name}"

@@ -38,7 +38,7 @@ from storage.errors import (
     StorageFullError,
     cannot_use,
 )
-from storage.keys import FORMAT, INBOX_COPY, STAMP
+from storage.keys import FORMAT, IDENTITY, INBOX_COPY, STAMP
 from storage.meta_pages import DATA_FILE, META_PAGES, file_size
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
@@ -229,6 +229,8 @@ class Environment:
         """
         txn.put(STAMP, stamp, db=self.tables.meta)
         txn.delete(INBOX_COPY, db=self.tables.meta)
+        # Of a folder made by a version that gave none.
+        _identify(txn, self.tables.meta)
 
     def _stamp(self) -> bytes:
         with self.view() as txn:
@@ -474,6 +476,10 @@ def _is_being_copied(path: Path, process: str) -> FolderBeingCopiedError:
     )
 
 
+def _identify(txn: lmdb.Transaction, meta: lmdb._Database) -> None:
+    txn.put(IDENTITY, os.urandom(16), db=meta, overwrite=False)
+
+
 def _check_version(environment: lmdb.Environment, path: Path) -> str | None:
     """Stamp a new file with the format's version and upgrade an older one. Refuse a newer one, and a file that is not
     Tidegate's.
@@ -485,6 +491,7 @@ def _check_version(environment: lmdb.Environment, path: Path) -> str | None:
             meta = environment.open_db(b"meta", txn=txn)
             txn.put(FORMAT, b"%d" % FORMAT_VERSION, db=meta)
             txn.put(STAMP, new_stamp(), db=meta)
+            _identify(txn, meta)
             return None
     try:
         meta = environment.open_db(b"meta", create=False)

@@ -31,6 +31,7 @@ import msgspec
 from storage.copies import alone_in, data_file, new_folder, reading
 from storage.disk import LOST_AND_FOUND, OF_OWNER, make_folder, sync
 from storage.errors import DataFolderError, StorageError
+from storage.keys import IDENTITY
 from storage.meta_pages import DATA_FILE, last_page_of, state_of, transaction_of
 
 FORMAT: Final = 1
@@ -49,7 +50,8 @@ _WAYS_OUT: Final = (
 @dataclass(frozen=True)
 class Increment:
     """One backup of a chain. `taken_ms` is when it began, epoch ms. `changed` is how many pages it stores itself.
-    `before` is the digest of the hashes of the previous backup, on which it builds."""
+    `before` is the digest of the hashes of the previous backup, on which it builds. `identity` is the data folder's
+    (`IDENTITY` in `keys`), in hexadecimal digits; None if it has none yet."""
 
     number: int
     taken_ms: int
@@ -58,6 +60,7 @@ class Increment:
     changed: int
     digest: str
     before: str | None
+    identity: str | None = None
     format: int = FORMAT
 
     @property
@@ -117,8 +120,13 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
         chain = read_chain(folder)
         number = len(chain)
         page_size = environment.stat()["psize"]
+        identity = _identity(environment)
         before = None
         if chain:
+            if identity and chain[-1].identity not in (None, identity):
+                raise DataFolderError(
+                    f"{folder} has backups of another data folder than {data}: choose another folder"
+                )
             if chain[-1].page_size != page_size:
                 raise DataFolderError(
                     f"{folder} has backups of a machine with another page size: choose another folder"
@@ -131,7 +139,7 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
             pages = _pages(data, environment, page_size)
             count, changed, digest = _keep_changed(folder, number, pages, before)
             follows = chain[-1].digest if chain else None
-            made = Increment(number, taken_ms, page_size, count, changed, digest, follows)
+            made = Increment(number, taken_ms, page_size, count, changed, digest, follows, identity)
             _write_last(folder, made)
         except BaseException as error:
             # An incomplete backup must not count.
@@ -178,6 +186,13 @@ def restore_changes(folder: Path, data: Path, number: int | None = None) -> int:
                         f"{folder}: page {page_number} of backup {last.number:04} is damaged: {_OLDER}"
                     )
         return last.pages * last.page_size
+
+
+def _identity(environment: lmdb.Environment) -> str | None:
+    meta = environment.open_db(b"meta", create=False)
+    with environment.begin() as txn:
+        found = txn.get(IDENTITY, db=meta)
+    return found.hex() if found is not None else None
 
 
 def _hash(page: bytes) -> bytes:

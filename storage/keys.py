@@ -127,6 +127,8 @@ FORMAT = b"format"
 STAMP = b"redo log"
 """Name in `meta`: the stamp of the redo log's records that a restart must apply. It is random, so that no record of
 another time or folder has it."""
+IDENTITY = b"identity"
+"""Name in `meta`: 16 random bytes, the same in all copies of a folder and in no other folder."""
 MARK = b"timers are complete before"
 """Name in `meta`: the first sequence, packed, whose timer may be missing from `timers` (`inbox`)."""
 INBOX_COPY = b"inbox"

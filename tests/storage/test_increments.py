@@ -24,6 +24,7 @@ from storage import (
     Store,
     abort,
     back_up_changes,
+    compact,
     find_faults,
     is_chain,
     read_chain,
@@ -31,6 +32,7 @@ from storage import (
     restore_changes,
 )
 from storage.environment import Tables
+from storage.keys import IDENTITY
 from tests.storage.folder import Folder
 from tests.storage.sample import Sample, fire, hold, send
 
@@ -374,6 +376,39 @@ def test_what_is_no_folder_for_backups_is_refused(folder: Folder, tmp_path: Path
     with pytest.raises(DataFolderError, match="by a later version"):
         read_chain(tmp_path / "backups")
     assert isinstance(made, Increment)
+
+
+def test_a_chain_goes_on_with_copies_of_its_folder_and_with_no_other(
+    folder: Folder, tmp_path: Path
+) -> None:
+    other = Folder(tmp_path / "other")
+    for one in (folder, other):
+        one.open()
+        one.close()
+    backups = tmp_path / "backups"
+    back_up_changes(folder.path, backups)
+    with pytest.raises(DataFolderError, match=r"backups of another data folder than .*other"):
+        back_up_changes(other.path, backups)
+    restore_changes(backups, tmp_path / "again")
+    copy = Folder(tmp_path / "again")
+    hold(copy.open(), Sample(b"later"), 20_000)
+    copy.close()
+    compact(copy.path)
+    assert back_up_changes(copy.path, backups).number == 1
+
+
+def test_a_folder_of_an_earlier_version_gets_its_identity_with_its_next_checkpoint(
+    folder: Folder, tmp_path: Path
+) -> None:
+    folder.open()
+    folder.damage("meta", IDENTITY, None)
+    folder.close()
+    backups = tmp_path / "backups"
+    assert back_up_changes(folder.path, backups).identity is None
+    hold(folder.open(), Sample(b"later"), 20_000)
+    folder.close()
+    assert back_up_changes(folder.path, backups).identity is not None
+    assert len(read_chain(backups)) == 2
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:

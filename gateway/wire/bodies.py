@@ -1,14 +1,14 @@
 """JSON bodies: routes, heartbeats, groups, locks, topics.
 
 A body to read may be in fastjson's dialect (see `dialect`). It may have enums by name or number, numbers in quotes,
-nulls, `{}` for an empty list, and unknown members. Bodies are written as plain JSON.
+nulls, `{}` for an empty list, names with other capitals, and unknown members. Bodies are written as plain JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import field
@@ -214,7 +214,7 @@ def read_body(body: bytes, kind: type[_Body]) -> _Body:
         plain = _without(None, msgspec.json.decode(to_json(body)))
         with suppress(msgspec.ValidationError):
             return msgspec.convert(plain, kind, strict=False)
-        return msgspec.convert(_without({}, plain), kind, strict=False)
+        return msgspec.convert(_as_named(kind, _without({}, plain)), kind, strict=False)
     except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BodyError(f"the body is no {kind.__name__.strip('_')}: {error}") from error
 
@@ -226,6 +226,30 @@ def _without(absent: object, value: Any) -> Any:
     if isinstance(value, list):
         return [_without(absent, item) for item in value if item != absent]
     return value
+
+
+def _as_named(kind: Any, value: Any) -> Any:
+    """Return a value with the names of this type where it has them with other capitals, as some .NET and Go clients
+    write them. RocketMQ reads these up to 5.3 (fastjson's smart match)."""
+    if isinstance(value, list):
+        return [_as_named(kind, item) for item in value]
+    body = _body_in(kind)
+    if body is None or not isinstance(value, dict):
+        return value
+    members = {member.encode_name.lower(): member for member in msgspec.structs.fields(body)}
+    named = {}
+    for name, item in value.items():
+        member = members.get(name.lower())
+        if member is not None:
+            named[member.encode_name] = _as_named(member.type, item)
+    return named
+
+
+def _body_in(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the structure that a type is, or holds, as a list of them does."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind
+    return next(filter(None, map(_body_in, get_args(kind))), None)
 
 
 def parse_attribute_changes(text: str) -> dict[str, str]:

@@ -81,6 +81,39 @@ def test_heartbeat_of_lua() -> None:
     assert read_body(b'{"clientID":"c","consumerDataSet":{}}', Heartbeat).consumer_data_set == []
 
 
+def test_heartbeats_with_other_capitals() -> None:
+    """As of NewLife.RocketMQ, the .NET client, and of Go's gunsluo/rocketmq-go, which sends some names like this and
+    an empty model. RocketMQ reads them up to 5.3."""
+    dotnet = read_body(
+        b"""{"ClientID":"10.0.0.2@4711","ConsumerDataSet":[{"ConsumeFromWhere":"CONSUME_FROM_FIRST_OFFSET",
+        "ConsumeType":"CONSUME_PASSIVELY","GroupName":"CG","MessageModel":"BROADCASTING","SubscriptionDataSet":
+        [{"Topic":"T","ExpressionType":"TAG","SubString":"A","TagsSet":["A"],"ClassFilterMode":false,
+        "SubVersion":639164160000000000}],"UnitMode":false}],
+        "ProducerDataSet":[{"GroupName":"CLIENT_INNER_PRODUCER"}]}""",
+        Heartbeat,
+    )
+    assert dotnet.client_id == "10.0.0.2@4711"
+    assert [data.group_name for data in dotnet.producer_data_set] == ["CLIENT_INNER_PRODUCER"]
+    assert dotnet.consumer_data_set == [
+        ConsumerData(
+            "CG",
+            "CONSUME_PASSIVELY",
+            "BROADCASTING",
+            "CONSUME_FROM_FIRST_OFFSET",
+            [Subscription("T", "A", 639164160000000000)],
+        )
+    ]
+    go = read_body(
+        b"""{"ClientId":"c","ConsumerDataSet":[{"GroupName":"CG","ConsumerType":"","MessageModel":"",
+        "ConsumeFromWhere":"CONSUME_FROM_LAST_OFFSET","SubscriptionDataSet":[{"topic":"T","subString":"*",
+        "classFilterMode":false,"tagsSet":null,"codeSet":null,"subVersion":0}],"UnitMode":false}]}""",
+        Heartbeat,
+    )
+    [data] = go.consumer_data_set
+    assert (go.client_id, data.group_name, data.is_broadcasting) == ("c", "CG", False)
+    assert data.subscription_data_set == [Subscription("T")]
+
+
 @pytest.mark.parametrize("written", [b"0", b'"0"', b'"BROADCASTING"'])
 def test_enums_by_number_and_by_name(written: bytes) -> None:
     data = read_body(b'{"groupName":"G","messageModel":' + written + b"}", ConsumerData)
@@ -130,6 +163,15 @@ def test_locks() -> None:
         "lockOKMQSet": [{"brokerName": "broker-a", "queueId": 2, "topic": "T"}]
     }
     assert {QUEUE: 1}[MessageQueue("T", "broker-a", 2)] == 1
+
+
+def test_locks_with_other_capitals() -> None:
+    """As of Go's zjykzk/rocketmq-client-go."""
+    request = read_body(
+        b'{"consumerGroup":"G","clientId":"c","mqSet":[{"BrokerName":"broker-a","QueueID":2,"Topic":"T"}]}',
+        LockRequest,
+    )
+    assert (request.client_id, request.consumer_group, request.mq_set) == ("c", "G", [QUEUE])
 
 
 def test_route_as_every_client_reads_it() -> None:

@@ -257,7 +257,9 @@ class GetEarliestStoreTime(Fields):
 
 
 class UnregisterClient(Fields):
-    """35, UnregisterClientRequestHeader."""
+    """35, UnregisterClientRequestHeader. NewLife's .NET client sends no fields, which changes nothing."""
+
+    unsent: ClassVar = {"clientID": ""}
 
     client_id: str = field(name="clientID")
     producer_group: str | None = None

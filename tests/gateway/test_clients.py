@@ -488,6 +488,13 @@ class TestLeaving:
         answer = client.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1"})
         assert answer.code == ResponseCode.SUCCESS
 
+    def test_without_naming_anybody(self, client: MemoryClient, other: MemoryClient) -> None:
+        """As NewLife's .NET client leaves, which goes on with its heartbeats after a refusal."""
+        body = b'{"ClientId":"c1","ProducerGroup":"consumers","ConsumerGroup":"consumers"}'
+        answer = client.ask(RequestCode.UNREGISTER_CLIENT, None, body)
+        assert answer.code == ResponseCode.SUCCESS
+        assert sorted(members(other)) == ["c1", "c2"]
+
     def test_of_somebody_unknown(self, client: MemoryClient, other: MemoryClient) -> None:
         ext = {"clientID": "c9", "consumerGroup": "consumers", "producerGroup": "makers"}
         assert client.ask(RequestCode.UNREGISTER_CLIENT, ext).code == ResponseCode.SUCCESS

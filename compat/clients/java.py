@@ -21,7 +21,7 @@ VERSIONS: Final[tuple[Version, ...]] = ("5.5.0", "4.9.8")
 """The versions of the generations in use."""
 
 OLD_VERSIONS: Final[tuple[Version, ...]] = ("4.5.2", "4.2.0")
-"""Older versions, which can send, and consume by push and pull. The last is the oldest that the gateway supports."""
+"""Older versions, which can send, and consume by push and pull. The last is the oldest that is compared."""
 
 Compression = Literal["LZ4", "ZSTD", "ZLIB"]
 

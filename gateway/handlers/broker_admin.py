@@ -102,6 +102,7 @@ class BrokerAdmin:
             for pool in ("send", "pull", "litePull", "ack", "query")
             for figure in ("Size", "HeadWaitTimeMills")
         }
+        transferred = _rates(stats.total_rates("got"))
         return idle | {
             "brokerVersionDesc": VERSION_SHOWN,
             "brokerVersion": str(VERSION),
@@ -109,7 +110,8 @@ class BrokerAdmin:
             "bootTimestamp": str(stats.started_ms),
             "runtime": _runtime(now_ms - stats.started_ms),
             "putTps": _rates(stats.total_rates("put")),
-            "getTransferredTps": _rates(stats.total_rates("got")),
+            "getTransferredTps": transferred,
+            "getTransferedTps": transferred,  # for mqadmin up to 4.9, which fails without it
             "getFoundTps": _rates(stats.total_rates("found")),
             "getMissTps": _rates(stats.total_rates("missed")),
             "getTotalTps": _rates(stats.total_rates("pulls")),

@@ -152,6 +152,7 @@ class TestRates:
             assert found["statsHour"]["sum"] == sum(sizes)
             assert found["statsHour"]["avgpt"] == sum(sizes) / 2
         assert figures(client)["getTransferredTps"].split()[1] == "0.02"
+        assert figures(client)["getTransferedTps"].split()[1] == "0.02"
 
     def test_a_group_counts_what_it_is_handed(
         self, gateway: MemoryGateway, client: MemoryClient

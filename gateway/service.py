@@ -133,15 +133,14 @@ class Gateway:
         reactor: Any,
         clock: Clock | None = None,
         logs: Logs | None = None,
-        inbox_size: int = INBOX_SIZE,
         shared: SharedAddress | None = None,
     ) -> None:
         self.config = config
         self._reactor = reactor
         self._machine_clock = clock or Clock()
         self._logs = logs
-        self._inbox_size = inbox_size
         self._shared = shared
+        self._workers = shared.workers if shared is not None else 1
         self._ports: list[Any] = []
         self._site: BoundedSite | None = None
         self._stopping = False
@@ -164,7 +163,9 @@ class Gateway:
                 terms_of,
                 sync=config.flush == "sync",
                 map_size=config.map_size_initial,
-                inbox_size=self._inbox_size,
+                # Workers share the memory as they share the messages: each inbox covers the same time as a lone
+                # gateway's would.
+                inbox_size=INBOX_SIZE // self._workers,
             )
         except DataFolderError as failure:
             raise StartError(str(failure)) from failure
@@ -351,7 +352,7 @@ class Gateway:
             modes=modes,
             advertised=self.advertised,
             host=host,
-            workers=self._shared.workers if self._shared is not None else 1,
+            workers=self._workers,
         )
         self._tapping = Tapping(reactor, self.factory)
         for part in (
@@ -478,10 +479,7 @@ def run(config: Config) -> int:
 def _serve(config: Config) -> None:
     check_folder_of_one(config)
     reactor, logs = begin(config)
-    # Workers share the memory as they share the messages: each inbox covers the same time as a lone gateway's would.
-    shared = SharedAddress.of(os.environ)
-    workers = shared.workers if shared is not None else 1
-    gateway = Gateway(config, reactor, logs=logs, inbox_size=INBOX_SIZE // workers, shared=shared)
+    gateway = Gateway(config, reactor, logs=logs, shared=SharedAddress.of(os.environ))
     allow_open_files(config)
     gateway.start()
     # Set up before the gateway announces that it serves. A terminal that is closed sends SIGHUP, also to the workers of

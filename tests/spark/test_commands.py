@@ -486,6 +486,12 @@ def test_it_is_told_that_several_brokers_become_one(
     assert f"  not counted: {of_servers} requests of servers; the target sends its own" in said
 
 
+def name_a_target(monkeypatch: pytest.MonkeyPatch, brokers: int = 1) -> None:
+    """Let `replay` find a target without asking for it."""
+    target = Target(("127.0.0.1", 1), ("127.0.0.1", 2), brokers)
+    monkeypatch.setattr("spark_jobs.replay.find_target", lambda *_: target)
+
+
 @pytest.mark.parametrize("brokers", [1, 4])
 def test_it_is_told_that_only_one_of_several_brokers_is_tested(
     spark: SparkSession,
@@ -495,8 +501,7 @@ def test_it_is_told_that_only_one_of_several_brokers_is_tested(
     monkeypatch: pytest.MonkeyPatch,
     brokers: int,
 ) -> None:
-    target = Target(("127.0.0.1", 1), ("127.0.0.1", 2), brokers)
-    monkeypatch.setattr("spark_jobs.replay.find_target", lambda *_: target)
+    name_a_target(monkeypatch, brokers)
     monkeypatch.setattr("spark_jobs.replay.replay", lambda *_, **__: nothing_sent())
     file = tmp_path / "replay.json"
     command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
@@ -531,8 +536,7 @@ def test_codes_that_no_request_has_are_told_and_why_nothing_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a mistyped --without, requests would be sent that must not be."""
-    target = Target(("127.0.0.1", 1), ("127.0.0.1", 2))
-    monkeypatch.setattr("spark_jobs.replay.find_target", lambda *_: target)
+    name_a_target(monkeypatch)
     command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
     assert status_of(*command, "--without", "301", "--without", "310", "--dry-run") == 0
     said = capsys.readouterr().out.splitlines()
@@ -557,8 +561,7 @@ def test_a_replay_whose_watching_is_interrupted_has_its_results(
         assert seconds == 7200
         raise KeyboardInterrupt
 
-    target = Target(("127.0.0.1", 1), ("127.0.0.1", 2))
-    monkeypatch.setattr("spark_jobs.replay.find_target", lambda *_: target)
+    name_a_target(monkeypatch)
     monkeypatch.setattr("spark_jobs.replay.replay", lambda *_, **__: nothing_sent())
     monkeypatch.setattr("spark_jobs.watching.Watcher", lambda *_: nullcontext())
     monkeypatch.setattr("spark_jobs.command.time", SimpleNamespace(sleep=interrupt))

@@ -29,6 +29,7 @@ from gateway.router import (
 from gateway.settings.config import Config
 from gateway.settings.values import HostPort
 from gateway.wire import properties as names
+from gateway.wire.admin_bodies import encode_changes, parse_changes
 from gateway.wire.bodies import encode_cluster_info
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.codes import ResponseCode
@@ -148,6 +149,8 @@ class Front:
         self._links: dict[str, WorkerLink | None] = dict.fromkeys(brokers)
         self._held = 0
         self._turns = TakingTurns(reactor)
+        self.port = config.listen.port
+        """The port that clients are configured with."""
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -315,6 +318,10 @@ class Front:
 
     def _answer(self, command: Command, client: Peer, held: int, whole: Whole) -> None:
         self._held -= held
+        if command.code == Code.GET_NAMESRV_CONFIG and whole.code == ResponseCode.SUCCESS:
+            # Each worker has told its own port, and it is not the workers that are asked as a name server.
+            settings = parse_changes(whole.body) | {"listenPort": str(self.port)}
+            whole = whole._replace(body=encode_changes(settings))
         frame = _frame(command, whole)
         try:
             check_answer(len(frame), self._most_bytes)

@@ -139,8 +139,10 @@ class Leader:
         self._environment[LEADER_ADDRESS_VARIABLE] = str(self.address.from_here)
         self._silence.start(SILENCE_LOOK_SECONDS, now=False)
         self._hearing.start(HEARING_SECONDS, now=False)
+        advertised = self._config.advertised(self.address.port)
+        self._front.port = advertised.port
         if self.http is not None:
-            self.http.address = str(self._config.advertised(self.address.port))
+            self.http.address = str(advertised)
             self.http.listen()
         started = DeferredList([worker.start() for worker in self._workers])
         return started.addCallback(self._has_started)

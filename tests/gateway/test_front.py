@@ -283,6 +283,21 @@ def test_a_change_of_settings_is_told_of_once_all_have_made_it(
     assert [change.code for change in shared.changes] == [code] * told
 
 
+def test_the_name_server_listens_at_the_shared_address() -> None:
+    shared, client = Shared(), Client()
+    shared.front.port = 30876
+    shared.joined("broker-a-0", 9886)
+    shared.joined("broker-a-1", 9896)
+    shared.ask_for(client, RequestCode.GET_NAMESRV_CONFIG, {})
+    for number in range(2):
+        body = b"bindAddress=0.0.0.0\nlistenPort=98%d6\n" % (8 + number)
+        told = encode_response(1 + number, ResponseCode.SUCCESS, body=body)
+        shared.connected(number).dataReceived(told)
+    assert [answer.body for answer in client.answers] == [
+        b"bindAddress=0.0.0.0\nlistenPort=30876\n"
+    ]
+
+
 def test_more_requests_than_may_wait_for_workers_are_refused() -> None:
     shared, client = Shared(Config(max_asked_clients=3)), Client()
     for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):

@@ -219,7 +219,7 @@ def test_it_is_known_where_workers_will_be_that_are_long_in_starting(
     ("advertise", "told"),
     [("192.0.2.7", "192.0.2.7:9876"), ("192.0.2.7:30876", "192.0.2.7:30876")],
 )
-def test_the_console_tells_an_address_that_clients_can_use(
+def test_console_and_name_server_tell_an_address_that_clients_can_use(
     reactor: Any, tmp_path: Path, advertise: str, told: str
 ) -> None:
     given = {"workers": "2", "listen": "[::]:9876", "advertise": advertise, "data": str(tmp_path)}
@@ -229,6 +229,7 @@ def test_the_console_tells_an_address_that_clients_can_use(
     leader.start()
     assert leader.http is not None
     assert leader.http.address == told
+    assert leader._front.port == parse_host_port(told).port
 
 
 def connected(reactor: Any, sent: bytes = b"") -> Any:

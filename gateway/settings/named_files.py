@@ -53,6 +53,11 @@ def initial_user(config: Config) -> UserInfo | None:
         raise StartError(
             f'initial_user_file = {file} names no user; write {{"username": "...", "password": "..."}}'
         )
+    if ":" in user.username:
+        raise StartError(
+            f"initial_user_file = {file} names the user {user.username!r}, which could not use the console: "
+            "there a colon ends the name; choose a name without one"
+        )
     user.user_type = SUPER
     return user
 

@@ -154,6 +154,7 @@ def test_the_initial_user_stays_as_changed(guarded: MemoryGateway, root: SignedC
         ('{"username": "root"}', "names no user"),
         ('{"username": " ", "password": "p"}', "names no user"),
         ('{"username": "%s", "password": "p"}' % ("x" * 401), "at most 400 bytes"),
+        ('{"username": "ops:root", "password": "p"}', "a colon ends the name"),
     ],
 )
 def test_starts_that_would_lock_everybody_out(

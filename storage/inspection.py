@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+from errno import EEXIST
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
@@ -144,25 +145,36 @@ class Inspection:
         """Repair the folder. If pages are wrong, this is the last call but `close`.
 
         :param journal: a new file for the old values of rows that are removed or changed. It is on disk before the
-            repairs are.
+            repairs are, and gets this name once they are made: until then the name ends in `.unfinished`.
         :returns: what was done, and which faults are left; `faults` is empty.
         :raises StorageError: when the repairs cannot be stored. Then nothing is changed, and the journal is deleted.
         :raises RestartNeededError: when the repairs are committed, but the disk may not have them.
         """
+        unfinished = journal.with_name(f"{journal.name}.unfinished")
         try:
-            with journal.open("x") as file:
+            if journal.exists():
+                raise FileExistsError(EEXIST, os.strerror(EEXIST))
+            with unfinished.open("x") as file:
                 try:
                     if self._readable is not None:
-                        return self._write_anew(self._readable, progress, file)
-                    return self._repair([], progress, file)
+                        done = self._write_anew(self._readable, progress, file)
+                    else:
+                        done = self._repair([], progress, file)
                 except RestartNeededError:
                     # The repairs are committed. The next start shows whether the disk has them.
                     raise
                 except BaseException:
-                    journal.unlink()
+                    unfinished.unlink()
                     raise
         except OSError as error:
             raise StorageError(f"{journal} could not be written: {error.strerror}") from error
+        try:
+            unfinished.rename(journal)
+        except OSError as error:
+            raise RestartNeededError(
+                f"the repairs are made, but {unfinished} could not be renamed: {error.strerror}"
+            ) from error
+        return done
 
     def close(self) -> None:
         """Release the folder."""

@@ -540,8 +540,10 @@ def test_a_killed_repair_leaves_the_folder_as_it_was(crashed: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", _KILLED, crashed], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert files_of(crashed) == before
-    (crashed / "repairs.jsonl").unlink()
+    assert not (crashed / "repairs.jsonl").exists()
+    (crashed / "repairs.jsonl.unfinished").unlink()
     repair(crashed)
+    assert not (crashed / "repairs.jsonl.unfinished").exists()
     assert b"last" in now_held(crashed).pending
 
 

@@ -31,6 +31,7 @@ from storage.durable import (
     transaction_ahead,
 )
 from storage.errors import (
+    DAMAGE,
     DataFolderError,
     FolderBeingCopiedError,
     FolderInUseError,
@@ -493,14 +494,17 @@ def _check_version(environment: lmdb.Environment, path: Path) -> str | None:
             txn.put(STAMP, new_stamp(), db=meta)
             _identify(txn, meta)
             return None
+    found, is_damaged = 0, (path / NOTE_FILE).exists()
     try:
         meta = environment.open_db(b"meta", create=False)
-    except (lmdb.NotFoundError, lmdb.IncompatibleError):
-        found = 0
-    else:
         with environment.begin() as txn:
             found = format_of(txn, meta)
-    if not found and (path / NOTE_FILE).exists():
+    except (lmdb.NotFoundError, lmdb.IncompatibleError):
+        pass
+    except DAMAGE:
+        # A repair could not read it either.
+        is_damaged = True
+    if not found and is_damaged:
         raise DataFolderError(
             f"{path / DATA_FILE} is damaged, and its format cannot be read: restore a backup"
         )

@@ -10,7 +10,7 @@ import lmdb
 
 Error = TypeVar("Error")
 
-_DAMAGE: Final = (
+DAMAGE: Final = (
     lmdb.InvalidError,
     lmdb.CorruptedError,
     lmdb.PageNotFoundError,
@@ -83,4 +83,4 @@ def way_out(error: Exception) -> str:
     """Return advice to append to an error of LMDB's: what to do if the file is damaged, or has no room in memory."""
     if isinstance(error, lmdb.MemoryError):
         return "; LMDB maps its whole file: let the process have more address space (ulimit -v, LimitAS of systemd)"
-    return _WAY_OUT if isinstance(error, _DAMAGE) else ""
+    return _WAY_OUT if isinstance(error, DAMAGE) else ""

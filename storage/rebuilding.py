@@ -21,6 +21,7 @@ import lmdb
 from storage.environment import Tables, open_tables
 from storage.keys import (
     ENDS_VALUE,
+    FORMAT,
     INBOX_COPY,
     NEXT_SEQUENCE,
     U64,
@@ -56,13 +57,15 @@ class Readable(NamedTuple):
 def find_losses(data: Path) -> Readable:
     """Look for rows of LMDB's file that cannot be read.
 
-    :raises ValueError: when none of its tables can be found.
+    :raises ValueError: when none of its tables can be found, or it would have no format.
     """
     losses: list[str] = []
     with data.open("rb") as opened:
         file = opened.fileno()
         state = newest_state(file)
         trees = find_trees(file, state)
+        if FORMAT not in dict(readable_rows(file, state, trees["meta"], [])):
+            raise ValueError("its format cannot be read")
         for name, tree in trees.items():
             gaps: list[Region] = []
             found = sum(1 for _ in readable_rows(file, state, tree, gaps))

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from storage import (
+    DataFolderError,
     Findings,
     Inspection,
     Recurring,
@@ -352,9 +353,26 @@ def test_a_page_of_no_known_type(whole: tuple[Path, Held], data: Path) -> None:
     assert now_held(data) == whole[1]
 
 
-def test_the_list_of_tables_is_all_that_cannot_be_lost(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("content", [ZEROS, JUNK], ids=["zeros", "junk"])
+def test_a_folder_whose_format_is_lost_needs_a_backup(data: Path, content: bytes) -> None:
+    """A repair was advised, by fsck itself, and refused."""
+    overwrite(data, leaves_of(data, "meta")[0], content)
+    with pytest.raises(DataFolderError, match=r"its format cannot be read: restore a backup$"):
+        Inspection(data, READER, NOW_MS)
+
+
+def test_a_folder_whose_format_only_lmdb_can_read_needs_a_backup(data: Path) -> None:
+    """The new file would have no format: a repair was announced, and refused as for a file of another program."""
+    (page,) = leaves_of(data, "meta")
+    overwrite(data, page, b"\xff" + content_of(data, page)[1:])
+    inspection = Inspection(data, READER, NOW_MS)
+    found = inspection.find()
+    inspection.close()
+    fault = f"{not_its_own(page)}: its format cannot be read: restore a backup"
+    assert found == Findings([fault], [], 0, [fault])
+
+
+def test_a_folder_whose_list_of_tables_is_lost_needs_a_backup(data: Path) -> None:
     with (data / DATA_FILE).open("rb") as file:
         (root,) = struct.unpack_from("=Q", newest_state(file.fileno()), 88)
     inspection = Inspection(data, READER, NOW_MS)

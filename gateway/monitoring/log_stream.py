@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import select
+from pathlib import Path
 from typing import Final
 
 from twisted.logger import Logger
@@ -33,7 +34,7 @@ class LogStream(io.TextIOBase):
         self._poll.register(descriptor, select.POLLOUT)
         self._waiting = b""
         self._left_out = 0
-        self._is_cut = False
+        self._is_cut = _ends_within_line(descriptor)
         """Whether only a part of the last line is written."""
 
     def write(self, text: str) -> int:
@@ -71,3 +72,17 @@ class LogStream(io.TextIOBase):
                 return
             self._waiting = self._waiting[written:]
             self._is_cut = bool(self._waiting)
+
+
+def _ends_within_line(descriptor: int) -> bool:
+    """Return whether a file's last line is one that an earlier process wrote in part, as on a full disk."""
+    try:
+        # Pipes and terminals have no size.
+        size = os.fstat(descriptor).st_size
+        if not size:
+            return False
+        # The descriptor may be for writing alone.
+        with Path(f"/proc/self/fd/{descriptor}").open("rb") as file:
+            return os.pread(file.fileno(), 1, size - 1) != b"\n"
+    except OSError:
+        return False

@@ -145,6 +145,25 @@ def test_a_line_after_one_that_a_full_disk_took_in_part_is_whole(
     ]
 
 
+@pytest.mark.parametrize(
+    ("left", "begin"),
+    [("level=info mess", "level=info mess\n"), ("whole\n", "whole\n"), ("", "")],
+)
+def test_a_line_that_the_process_before_wrote_in_part_does_not_spoil_the_first_one(
+    tmp_path: Path, left: str, begin: str
+) -> None:
+    file = tmp_path / "log"
+    file.write_text(left)
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
+    with Logging(descriptor):
+        log.info("first")
+        log.info("second")
+    os.close(descriptor)
+    text = file.read_text()
+    assert text.startswith(begin)
+    assert messages(text.removeprefix(begin)) == ["first", "second"]
+
+
 def test_control_characters_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     file = tmp_path / "log"
     with file.open("wb") as opened:

@@ -108,7 +108,7 @@ def _check_readable(store: Store, numbers: Iterator[bytes]) -> None:
 
 
 def has_too_many(store: Store, message_id: bytes) -> bool:
-    """Whether more than `MAX_WITH_ID` messages have an id. Messages of the open batch count."""
+    """Whether more than `MAX_WITH_ID` messages have an id. Rows of the open batch count (`Store.reader`)."""
     numbers = numbers_with_id(store, store.reader(), message_id)
     return next(islice(numbers, MAX_WITH_ID, None), None) is not None
 

@@ -1,8 +1,9 @@
 """The store: everything a gateway keeps, behind typed calls.
 
 Changes are collected in a batch. The first change of a reactor turn opens the batch, and `commit` writes it to the redo
-log. Only then may the gateway answer the requests behind it. Look-ups do not read from an open batch: they have it
-committed first. Only one thread may call the store.
+log. Only then may the gateway answer the requests behind it. Messages are only listed at first: they become rows at the
+commit, or when another kind of change joins their batch. Look-ups read stored rows alone: they have an open batch that
+has rows committed first, and do not see messages that are only listed. Only one thread may call the store.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class Store:
         self.cutter = Cutter(self.environment.page_size)
         self.fronts = Fronts()
         self.settle: Callable[[], object] = self.commit
-        """Commits an open batch; a look-up calls it first."""
+        """Commits an open batch; a look-up calls it first where the batch has rows."""
         try:
             self._txn = LoggedTransaction(self.environment)
             self._load(inbox_size)
@@ -731,7 +732,8 @@ class Store:
         return rows_from(self.reader(), self.tables, queue, offset, limit)
 
     def next_due(self) -> int | None:
-        """Return when the earliest timed message is due, in epoch ms. Messages of the open batch count."""
+        """Return when the earliest timed message is due, in epoch ms. Messages of the open batch count, but for
+        committed halves that are not rows yet."""
         earliest = self.first_timer(self.reader().cursor(db=self.tables.timers))
         return time_of(earliest) if earliest else None
 
@@ -822,12 +824,13 @@ class Store:
 
     def reader(self) -> LoggedTransaction:
         """Return the transaction through which the other files of this package read. It includes the rows of an open
-        batch."""
+        batch, but not the messages that are no rows yet."""
         self._txn.reopen()
         return self._txn
 
     def settled_reader(self) -> LoggedTransaction:
-        """Return the same transaction. An open batch is committed first, so that all rows read are stored."""
+        """Return the same transaction. An open batch that has rows is committed first, so that all rows read are
+        stored."""
         if self._txn.has_changes:
             self.settle()
         return self.reader()

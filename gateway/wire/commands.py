@@ -162,8 +162,8 @@ def _decode_as_text(header: bytes) -> Command:
 
 
 def _decode_patiently(header: bytes) -> Command:
-    """Decode a JSON header as fastjson would: with values of any type in place of text or numbers, with unescaped
-    control characters, as properties have them, and with C's NUL at the end."""
+    """Decode a JSON header as fastjson would: with values of any type in place of text or numbers, with empty text for
+    null, with unescaped control characters, as properties have them, and with C's NUL at the end."""
     try:
         found = json.loads(
             header.decode(errors="replace").rstrip("\0"),
@@ -175,7 +175,7 @@ def _decode_patiently(header: bytes) -> Command:
         if not isinstance(found, dict):
             raise CommandError("a header that is no JSON object")
         ext = found.get("extFields")
-        if ext is not None and not isinstance(ext, dict):
+        if ext not in (None, "") and not isinstance(ext, dict):
             raise CommandError("extFields that are no JSON object")
         language = found.get("language")
         remark = found.get("remark")
@@ -193,7 +193,7 @@ def _decode_patiently(header: bytes) -> Command:
 
 
 def _int32(value: object) -> int:
-    number = 0 if value is None else int(_text(value))
+    number = 0 if value in (None, "") else int(_text(value))
     if not -(1 << 31) <= number < 1 << 31:
         raise CommandError(f"the number {number} in a header")
     return number

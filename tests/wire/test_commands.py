@@ -132,7 +132,16 @@ def test_nested_values_stay_their_text() -> None:
     }
 
 
-@pytest.mark.parametrize("header", [b"{}", b'{"extFields":null}', b'{"code":34,"extFields":{}}'])
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{}",
+        b'{"extFields":null}',
+        b'{"extFields":""}',
+        b'{"code":34,"extFields":{}}',
+        b'{"opaque":"","flag":"","version":""}',
+    ],
+)
 def test_what_is_absent_has_defaults(header: bytes) -> None:
     command = read(header)
     assert command.ext() == {}

@@ -268,20 +268,30 @@ class Topics:
         :raises RequestError: when sends may not create topics, the template does not pass its settings on, or there are
             too many topics.
         """
-        template = self._topics.get(default_topic)
-        if (
-            template is None
-            or not self._config.auto_create_topic
-            or not template.settings.perm & PERM_INHERIT
-        ):
+        template = self._template(default_topic)
+        if template is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{name}] not exist, apply first please!{NOT_FOUND_HELP}",
             )
         self.check_room(name)
         self.clear(name)
-        queues = max(0, min(queues, template.settings.write_queue_nums))
-        return self.put(TopicSettings(name, queues, queues, template.settings.perm & ~PERM_INHERIT))
+        queues = max(0, min(queues, template.write_queue_nums))
+        return self.put(TopicSettings(name, queues, queues, template.perm & ~PERM_INHERIT))
+
+    def ensure_on_send(self, name: str, default_topic: str, queues: int) -> Topic:
+        """Return a group's topic that a send names. If it is missing, it gets as many queues as a topic that a first
+        send creates, since its sender has chosen one of them; one queue where sends may create no topic."""
+        template = self._template(default_topic)
+        most = template.write_queue_nums if template is not None else 1
+        return self.ensure(name, max(1, min(queues, most)))
+
+    def _template(self, default_topic: str) -> TopicSettings | None:
+        """Return the settings that a topic created by a send takes over; None where sends may create none."""
+        template = self._topics.get(default_topic)
+        if template is None or not self._config.auto_create_topic:
+            return None
+        return template.settings if template.settings.perm & PERM_INHERIT else None
 
     def ensure(self, name: str, queues: int = 1) -> Topic:
         """Return a topic that the gateway makes by itself, such as a retry topic; create it when it is missing, even if

@@ -268,14 +268,13 @@ class Sending:
         topic = self._topics.get(name)
         if topic is None:
             check_topic_name(name)
+            template = fields.default_topic, fields.default_topic_queue_nums
             if is_of_group(name):
                 if self._broker.groups.get(group_of(name)) is None:
                     self._topics.check_room(name)
-                topic = self._topics.ensure(name)
+                topic = self._topics.ensure_on_send(name, *template)
             else:
-                topic = self._topics.create_on_send(
-                    name, fields.default_topic, fields.default_topic_queue_nums
-                )
+                topic = self._topics.create_on_send(name, *template)
         return topic
 
     def queue_of(self, topic: Topic, asked: int, call: Call) -> int:

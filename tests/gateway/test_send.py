@@ -409,7 +409,17 @@ class TestRetryTopics:
         assert bodies(client.pull(self.TOPIC)) == ["hello"]
 
     @pytest.mark.parametrize("topic", [TOPIC, "%DLQ%workers"])
-    def test_it_comes_to_be_with_one_queue_whatever_topics_do(
+    def test_it_comes_to_be_with_the_queues_that_its_sender_chose_from(
+        self, client: MemoryClient, topic: str
+    ) -> None:
+        """The sender has the template's route, as for any other topic that there is not yet."""
+        ok(client.send_message(topic, fields={"queue": 3}))
+        assert bodies(client.pull(topic, 3)) == ["hello"]
+        answer = client.send_message(topic, fields={"queue": 4})
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+
+    @pytest.mark.parametrize("topic", [TOPIC, "%DLQ%workers"])
+    def test_it_comes_to_be_with_one_queue_where_sends_create_no_topics(
         self, make_gateway: MakeGateway, topic: str
     ) -> None:
         client = make_gateway(auto_create_topic=False).connect()

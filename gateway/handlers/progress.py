@@ -54,6 +54,9 @@ MAX_COPIED = 50_000
 NO_OFFSET = -1
 """An offset that tools leave out."""
 
+NO_TIME = -1
+"""The time of a message that there is not (DefaultMessageStore.getMessageStoreTimeStamp)."""
+
 
 class _Sums:
     """Adds up the progress that one answer tells of."""
@@ -184,9 +187,9 @@ class GroupProgress:
             spans.append(
                 TimeSpan(
                     self._broker.message_queue(topic.name, number),
-                    oldest_ms,
-                    self._stored_ms(queue, queue.visible - 1),
-                    consumed_ms,
+                    oldest_ms or NO_TIME,
+                    self._stored_ms(queue, queue.visible - 1) or NO_TIME,
+                    consumed_ms or NO_TIME,
                     max(0, now_ms - next_ms) if next_ms else 0,
                 )
             )

@@ -43,7 +43,7 @@ class Progress(NamedTuple):
 
 class TimeSpan(NamedTuple):
     """When a queue's messages entered it, epoch ms (QueueTimeSpan): the oldest, the newest, and the last one that the
-    group has consumed. `delay_ms` is how long the next one has waited.
+    group has consumed; -1 where there is none. `delay_ms` is how long the next one has waited.
     """
 
     queue: MessageQueue

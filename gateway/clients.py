@@ -399,7 +399,9 @@ class Clients:
     def _tell(self, name: str, members: Iterable[Client]) -> None:
         ext = {"consumerGroup": name}
         for client in members:
-            self._outgoing.oneway(client.peer, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)
+            behind = self._behind.get(_Place(False, name, client.client_id), {})
+            for peer in (client.peer, *behind):
+                self._outgoing.oneway(peer, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)
 
 
 def _weight(subscriptions: Iterable[Subscription]) -> int:

@@ -550,6 +550,17 @@ def test_a_client_that_came_back_is_its_new_connections(
     assert not clients._behind
 
 
+def test_both_of_two_with_one_id_are_told_of_changes(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    second, third = gateway.connect(), gateway.connect()
+    join(client, "c1")
+    assert join(second, "c1") == ["consumers"]
+    assert told(client) == ["consumers"]
+    assert join(third, "c3") == ["consumers"]
+    assert (told(client), told(second)) == (["consumers"], ["consumers"])
+
+
 @pytest.mark.parametrize("by_word", [True, False])
 @pytest.mark.parametrize("first_leaves", [True, False])
 def test_two_with_one_id_are_there_until_both_have_left(

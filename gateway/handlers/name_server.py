@@ -8,11 +8,22 @@ from gateway.router import Call, RequestError
 from gateway.settings.upstream import shown
 from gateway.wire.admin_bodies import encode_changes, encode_table, encode_topic_list_of
 from gateway.wire.bodies import encode_topic_list
-from gateway.wire.codes import ResponseCode
+from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.headers import KvConfig, KvNamespace, PutKvConfig
 
 SETTINGS = ("listenPort", "serverChannelMaxIdleTimeSeconds", "bindAddress", "orderMessageEnable")
 """Settings that belong to a name server."""
+
+_UNIT = 1
+_UNIT_SUB = 2
+"""Bits of a topic's `topic_sys_flag` (TopicSysFlag), which `mqadmin updateTopic` sets with -u and -s."""
+
+_UNIT_LISTS: dict[int, tuple[int, int]] = {
+    RequestCode.GET_UNIT_TOPIC_LIST: (_UNIT, _UNIT),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (_UNIT_SUB, _UNIT_SUB),
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: (_UNIT | _UNIT_SUB, _UNIT_SUB),
+}
+"""Which bits of its topics a list is about, and what these are."""
 
 
 class NameServer:
@@ -65,8 +76,12 @@ class NameServer:
         )
 
     def unit_topics(self, call: Call) -> None:
-        """Answer with the topics that are split by unit (311, 312, 313), of which there are none."""
-        call.answer(body=encode_topic_list([]))
+        """Answer with the topics that are marked as split by unit (311, 312, 313). Nothing else comes of such a
+        mark."""
+        bits, wanted = _UNIT_LISTS[call.command.code]
+        topics = self._broker.topics
+        names = [one.name for one in topics if one.settings.topic_sys_flag & bits == wanted]
+        call.answer(body=encode_topic_list(names))
 
     def delete_topic(self, call: Call) -> None:
         """Accept the deletion of a topic's route (216). Tools send this after they have deleted the topic at its

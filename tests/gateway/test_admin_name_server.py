@@ -83,9 +83,13 @@ def test_names_of_broker_and_cluster(client: MemoryClient) -> None:
     }
 
 
-@pytest.mark.parametrize("code", [311, 312, 313])
-def test_topics_by_unit(client: MemoryClient, code: int) -> None:
-    assert read(client.ask(code)) == {"topicList": []}
+@pytest.mark.parametrize(
+    ("code", "listed"), [(311, ["U1", "U3"]), (312, ["U2", "U3"]), (313, ["U2"])]
+)
+def test_topics_by_unit(client: MemoryClient, code: int, listed: list[str]) -> None:
+    for flag in range(5):
+        create_topic(client, f"U{flag}", topicSysFlag=str(flag))
+    assert read(client.ask(code)) == {"topicList": listed}
 
 
 class TestWritePermission:

@@ -78,6 +78,7 @@ class Inspection:
         self._environment = Environment(data)
         # What can be read where pages are wrong.
         self._readable: Readable | None = None
+        self._is_committed = False
 
     @property
     def log_trouble(self) -> str | None:
@@ -160,11 +161,10 @@ class Inspection:
                         done = self._write_anew(self._readable, progress, file)
                     else:
                         done = self._repair([], progress, file)
-                except RestartNeededError:
-                    # The repairs are committed. The next start shows whether the disk has them.
-                    raise
                 except BaseException:
-                    unfinished.unlink()
+                    # Once the repairs are committed, the next start shows whether the disk has them.
+                    if not self._is_committed:
+                        unfinished.unlink()
                     raise
         except OSError as error:
             raise StorageError(f"{journal} could not be written: {error.strerror}") from error
@@ -199,6 +199,7 @@ class Inspection:
                     sync(Path(journal.name).parent)
                     with environment.writing():
                         txn.commit()
+                    self._is_committed = True
                     environment.durable.hold()
             finally:
                 # After a commit there is nothing to abort.

@@ -19,6 +19,7 @@ from storage import (
     Inspection,
     RecordReader,
     Recurring,
+    RestartNeededError,
     State,
     StorageError,
     Store,
@@ -37,6 +38,7 @@ from storage import (
     scan_pending,
     scan_recurring,
 )
+from storage.durable import Durable
 from storage.environment import Tables
 from storage.inbox import INBOX_SIZE
 from storage.keys import (
@@ -887,6 +889,30 @@ def test_a_repair_that_fails_leaves_no_file_of_what_it_did(
     assert {table: rows_of(data, table) for table in TABLES} == before
     monkeypatch.undo()
     assert repair(data).made > 0
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), RestartNeededError("the disk failed")])
+def test_a_repair_that_ends_while_the_disk_takes_it_keeps_the_rows_that_it_removed(
+    wholes: dict[int, tuple[bytes, Held]],
+    copy: Callable[[bytes], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    end: BaseException,
+) -> None:
+    """They are nowhere else. By then the repairs are committed."""
+    data = copy(wholes[0][0])
+    put(data, "timers", (b"no timer", b""))
+    inspection = Inspection(data, READER, NOW_MS)
+
+    def fail(_: object) -> None:
+        raise end
+
+    monkeypatch.setattr(Durable, "hold", fail)
+    with pytest.raises(type(end)):
+        inspection.repair(data / "repairs.jsonl")
+    inspection.close()
+    (row,) = map(json.loads, (data / "repairs.jsonl.unfinished").read_text().splitlines())
+    assert bytes.fromhex(row["key"]) == b"no timer"
+    assert not (data / "repairs.jsonl").exists()
 
 
 def test_a_refused_repair_changes_nothing(

@@ -44,7 +44,7 @@ _TWO_DAYS_S = 2 * 86_400
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - local time of any zone
 
 _ONE_WITH_STEP = re.compile(r"(?<![\w-])0*(\w+)-0*\1/0*[1-9]\d*(?!\w)", re.IGNORECASE)
-_MONTHS_OR_YEARS = re.compile(r"\s*p[^t]*[my]", re.IGNORECASE)
+_MONTHS_OR_YEARS = re.compile(r"\s*(?:[pP][^tT]*[mMyY]|[\d.]+M\s*$)")
 
 WHAT_CRON_IS = (
     "write 5 fields, minute hour day-of-month month day-of-week, "
@@ -262,8 +262,8 @@ def parse_misfire(text: str | None) -> Misfire:
 def _period(text: str) -> int:
     if _MONTHS_OR_YEARS.match(text):
         raise RuleError(
-            f"{text!r} is no period: months and years differ in length; for each first of a month write a cron "
-            "expression such as '0 5 1 * *'"
+            f"{text!r} is no period: months and years differ in length; for minutes write m, for each first of "
+            "a month a cron expression such as '0 5 1 * *'"
         )
     try:
         period = parse_duration(text)

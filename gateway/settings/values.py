@@ -55,6 +55,7 @@ class Kind:
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION_UNIT_MS: Final = {"ms": 1, **_UNIT_MS, "w": 7 * 86_400_000}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+")
+_MINUTES_OR_MONTHS = re.compile(r"\d+(?:\.\d+)?M")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _ISO_DURATION: Final = TypeAdapter(timedelta)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
@@ -141,7 +142,10 @@ def parse_duration(value: object) -> timedelta:
         return value
     if isinstance(value, bool):
         raise ValueError("it is not a duration")
-    text = str(value).strip().lower()
+    text = str(value).strip()
+    if _MINUTES_OR_MONTHS.fullmatch(text):
+        raise ValueError(f"it could be minutes or months; for minutes write {text.lower()}")
+    text = text.lower()
     try:
         if _DURATION.fullmatch(text):
             parts = _DURATION_PART.findall(text)

@@ -398,11 +398,19 @@ class TestValues:
             ("1.5", 1.5),
             ("PT48H", 172_800),
             ("p2d", 172_800),
+            ("1H30M", 5_400),
             (120, 120),
         ],
     )
     def test_durations(self, text: object, seconds: float) -> None:
         assert parse_duration(text) == timedelta(seconds=seconds)
+
+    @pytest.mark.parametrize("text", ["1M", " 1.5M "])
+    def test_what_could_be_minutes_or_months_is_no_duration(self, text: str) -> None:
+        with pytest.raises(
+            ValueError, match=f"minutes or months; for minutes write {text.lower().strip()}"
+        ):
+            parse_duration(text)
 
     @given(st.integers(0, 36_500 * 86_400_000))
     def test_a_duration_reads_back(self, milliseconds: int) -> None:

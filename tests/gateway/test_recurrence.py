@@ -380,6 +380,7 @@ def test_times_are_of_the_rules_zone() -> None:
         ({"every": "36500d1ms"}, "longer than 100 years"),
         ({"every": "P1M"}, "months and years differ in length"),
         ({"every": " p1y2dT1h"}, "months and years differ in length"),
+        ({"every": "1M"}, "months and years differ in length"),
         ({"every": "nan"}, "no period"),
         ({"cron": "* * * * *", "zone": "Berlin"}, "no time zone"),
         ({"cron": "* * * * *", "zone": "Europe"}, "no time zone"),

@@ -109,10 +109,12 @@ class MessageTable:
     def add(self, page: Sequence[HeldMessage]) -> None:
         """Keep a page for the table, and show the table if it is long."""
         for message in page:
+            # One without a delay was due when it entered its queue.
+            due_ms = message.due_ms or message.moved_ms or 0
             row = (
-                show_moment(message.due_ms) if message.due_ms else "",
-                show_distance(message.due_ms, self._now_ms) if message.due_ms else "",
-                message.state + (", rescheduled" if message.rescheduled_ms else ""),
+                show_moment(due_ms) if due_ms else "",
+                show_distance(due_ms, self._now_ms) if due_ms else "",
+                self._state(message),
                 message.topic,
                 str(message.queue_id),
                 message.tags or "",
@@ -125,6 +127,17 @@ class MessageTable:
         self._count += len(page)
         if len(self._rows) >= self.MOST_ROWS:
             self._show()
+
+    def _state(self, message: HeldMessage) -> str:
+        """Return the state, with when a message fired or was aborted if it was not when it was due."""
+        parts = [message.state]
+        if message.moved_ms and message.due_ms:
+            moved = show_distance(message.moved_ms, self._now_ms)
+            if moved != show_distance(message.due_ms, self._now_ms):
+                parts.append(moved)
+        if message.rescheduled_ms:
+            parts.append("rescheduled")
+        return ", ".join(parts)
 
     def end(self, cursor: str | None) -> None:
         """Show the table, and say whether there is more."""

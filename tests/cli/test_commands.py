@@ -713,6 +713,37 @@ def test_many_messages_are_shown_as_they_come(capsys: pytest.CaptureFixture[str]
     assert shown.err == f"{table.MOST_ROWS + 1} messages\n"
 
 
+@pytest.mark.parametrize(
+    ("fields", "time", "says"),
+    [
+        ({"state": "fired", "movedMs": 1_000}, "1970-01-01 00:00:01.000", "9 s ago   fired "),
+        (
+            {"state": "fired", "movedMs": 8_000},
+            "1970-01-01 00:00:01.000",
+            "9 s ago   fired, 2 s ago ",
+        ),
+        (
+            {"state": "aborted", "movedMs": 7_000, "dueMs": 70_000, "rescheduledMs": 1},
+            "1970-01-01 00:01:10.000",
+            "in 60 s   aborted, 3 s ago, rescheduled ",
+        ),
+        (
+            {"state": "untimed", "movedMs": 5_000, "dueMs": 0},
+            "1970-01-01 00:00:05.000",
+            "5 s ago   untimed ",
+        ),
+    ],
+)
+def test_when_a_message_fired_or_was_aborted_is_shown(
+    fields: dict[str, Any], time: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that recurs fires without a delay: without a time all of its messages look the same."""
+    table = display.MessageTable(10_000)
+    table.add([msgspec.convert(MESSAGE | {"dueMs": 1_000} | fields, HeldMessage)])
+    table.end(None)
+    assert f"{time}   {says}" in capsys.readouterr().out
+
+
 def test_on_a_narrow_terminal_ids_stay_whole(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

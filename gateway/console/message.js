@@ -3,7 +3,7 @@
 import { get, now, post } from "./api.js";
 import { dialog, field, h, notice, show } from "./dom.js";
 import { WHEN, bytes, distance, iso, moment, typedTime } from "./format.js";
-import { state } from "./messages.js";
+import { state, topicPaused } from "./messages.js";
 
 const REFRESH = 3_000;
 
@@ -170,6 +170,7 @@ export function message(place, parameters, go, id) {
       head,
       h("h1", { class: "mono" }, one.msgId || one.offsetMsgId),
       state(one.state),
+      one.state === "pending" && page.isPaused && topicPaused(),
       one.state === "pending" && telling({ class: "dim" }, () => `due ${distance(one.dueMs, now())}`),
       h("span", { class: "spring" }),
       one.state === "pending" && h("button", { type: "button", "data-key": "reschedule", onclick: reschedule }, "Reschedule…"),

@@ -11,6 +11,7 @@ const LONGEST = 120;
 const TIMES = ["begin", "end"];
 
 export const state = (name) => h("span", { class: `state ${name}` }, name);
+export const topicPaused = () => h("span", { class: "state aborted" }, "topic paused");
 
 /** The beginning of a text, such as of a thousand keys; the message's own page has all of it. */
 const begun = (text) => (text?.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text);
@@ -123,15 +124,15 @@ export class MessageTable {
       cell(
         "state",
         state(message.state),
-        isPaused && message.state === "pending" && [" ", h("span", { class: "state aborted" }, "topic paused")],
+        isPaused && message.state === "pending" && [" ", topicPaused()],
       ),
     );
   }
 
-  /** The time until the message is due, or since it fired or was aborted. */
+  /** The time until the message is due, or since it fired, was aborted or, without a delay, entered its queue. */
   #when(message) {
     const time = message.movedMs || message.dueMs;
-    return time ? `${message.movedMs ? `${message.state} ` : ""}${distance(time, now())}` : "";
+    return time ? `${message.movedMs && message.dueMs ? `${message.state} ` : ""}${distance(time, now())}` : "";
   }
 }
 

@@ -95,9 +95,10 @@ class Receiver(Shown):
 
 
 class MessagePage(Shown):
-    """All that the gateway knows about a message."""
+    """All that the gateway knows about a message. While `isPaused`, nothing of its topic fires."""
 
     message: HeldMessage
+    is_paused: bool
     properties: dict[str, str]
     body: Body
     history: list[Event]
@@ -140,8 +141,10 @@ class Messages:
         """Return one message: its properties, the beginning of its body, and its history."""
         found = self.find(asker, query.id)
         message = decode_message(found.record)
+        pause = self._pending.pause_of(message.topic)
         return MessagePage(
             message=self._pending.describe(found),
+            is_paused=pause is not None and not pause.resumed,
             properties=parse(message.properties),
             body=preview(message),
             history=_history(found, message),

@@ -821,6 +821,7 @@ def test_a_topic_rests_and_goes_on(console: Console) -> None:
     console.open("messages?topic=resting")
     console.see(".messages td .state", "topic paused")
     console.open(f"message/{late['offsetMsgId']}")
+    console.see(".headline .state", "topic paused")
     assert "will be due" not in console.see(".history", "due").text
     console.open("topics?contains=resting")
     console.click("td button", "resume")

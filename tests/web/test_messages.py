@@ -365,6 +365,8 @@ def test_a_topic_is_paused_and_resumed(gateway: MemoryGateway, http: HttpClient)
     with commits_fail(gateway):
         assert http.refusal("POST", "/topics/orders/resume", {})["status"] in (500, 503)
     gateway.jump(HOUR_MS)
+    (waiting,) = http.get("/messages", topic="orders")["messages"]
+    assert http.get(f"/messages/{waiting['offsetMsgId']}")["isPaused"]
     rows = {one["name"]: one for one in http.get("/topics", contains="r")["topics"]}
     assert (rows["orders"]["held"], rows["orders"]["pause"]["waiting"]) == (1, 1)
     assert (rows["others"]["held"], rows["others"]["pause"]) == (0, None)

@@ -46,6 +46,12 @@ export function moment(ms) {
     : `${day(date)} ${clock(date)}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
+/** What the clocks of a time zone show, such as `Mon 09:30:00`. */
+export function clockIn(ms, zone) {
+  const parts = { weekday: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
+  return new Date(ms).toLocaleString("en-GB", { ...parts, timeZone: zone }).replace(",", "");
+}
+
 /** A time for programs; undefined if it is not valid, since the sender of a message can write any number. */
 export function iso(ms) {
   const date = new Date(ms);

@@ -2,7 +2,7 @@
 
 import { get, now, post, put, remove } from "./api.js";
 import { dialog, field, h, notice, openDialog, refresh, show } from "./dom.js";
-import { bytes, count, distance, moment, written } from "./format.js";
+import { bytes, clockIn, count, distance, moment, typedTime, written } from "./format.js";
 import { cell, head, line, live, pages } from "./tables.js";
 
 const TYPED = 250;
@@ -11,6 +11,12 @@ const COLUMNS = ["next", "", "topic", "name", "rule", "zone", "missed ones", "fi
 const place = (one) => `/recurring/${encodeURIComponent(one.topic)}/${encodeURIComponent(one.name)}`;
 const rule = (one) => one.cron ?? `every ${one.every}`;
 const COMPRESSED = 1;
+const MISSED = {
+  SMART: "SMART: as FIRE_ONCE_NOW",
+  FIRE_ONCE_NOW: "FIRE_ONCE_NOW: one, at once",
+  DO_NOTHING: "DO_NOTHING: none",
+  IGNORE_MISFIRE_POLICY: "IGNORE_MISFIRE_POLICY: all of them",
+};
 
 /** A body as text, or undefined if it is compressed or not text. */
 function textOf(one) {
@@ -26,6 +32,17 @@ function textOf(one) {
 const noText = (one) => `${bytes(one.bodySize)} that ${one.sysFlag & COMPRESSED ? "are compressed" : "are no text"}`;
 
 const textOfTime = (ms) => (ms === undefined || ms === null ? undefined : String(written(ms)));
+
+/** A next time, with what the clocks of a cron expression's zone show then if they are not those here. */
+function timeOf({ cron, zone }, time) {
+  const isHere = zone === Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (!cron || isHere) return moment(time);
+  try {
+    return `${moment(time)} (${clockIn(time, zone)} in ${zone})`;
+  } catch {
+    return moment(time); // a zone that only the gateway knows
+  }
+}
 
 export function recurring(box) {
   const rows = h("tbody");
@@ -114,7 +131,7 @@ async function look(one, changed) {
     h(
       "ol",
       { class: "times" },
-      page.times.map((time) => h("li", {}, moment(time))),
+      page.times.map((time) => h("li", {}, timeOf(one, time))),
     ),
     h("h3", {}, "Body"),
     h("pre", { class: "body" }, textOf(page.recurring) ?? noText(page.recurring)),
@@ -181,6 +198,14 @@ function edit(one, changed) {
   const input = (name, more) => h("input", { name, autocomplete: "off", value: one?.[name] ?? "", ...more });
   const times = h("p", { class: "dim", role: "status" });
   const problem = h("p", { class: "bad-text", role: "alert", hidden: true });
+  const bounds = { start: one?.startMs, end: one?.endMs };
+  const bound = (name) =>
+    input(name, { value: textOfTime(bounds[name]) ? moment(bounds[name]) : "", placeholder: "+1d, 2030-01-31" });
+  const misfire = h(
+    "select",
+    { name: "misfire" },
+    Object.entries(MISSED).map(([name, says]) => h("option", { value: name, selected: name === one?.misfire }, says)),
+  );
   const text = one ? textOf(one) : "hello";
   const body = h("textarea", { name: "body", rows: "4", required: true, disabled: text === undefined }, text);
   const before = body.value;
@@ -220,6 +245,8 @@ function edit(one, changed) {
       field("Time zone", input("zone", { placeholder: "UTC" })),
       field("At most", input("count", { inputmode: "numeric", placeholder: "times" })),
     ),
+    h("div", { class: "pair" }, field("Not before", bound("start")), field("Not after", bound("end"))),
+    field("What fires of those that were missed", misfire),
     times,
     h("div", { class: "pair" }, field("Tag", input("tags")), field("Keys", input("keys"))),
     field("Body", body, text === undefined && `stays as it is: ${noText(one)}`),
@@ -231,12 +258,13 @@ function edit(one, changed) {
   function given() {
     const fields = Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim()));
     if (fields.count) fields.count = Number(fields.count) || 0;
+    for (const name of ["start", "end"]) {
+      const isKept = fields[name] === moment(bounds[name]);
+      if (fields[name]) fields[name] = isKept ? textOfTime(bounds[name]) : typedTime(fields[name]);
+    }
     if (!one) return fields;
     // Keep all that the form does not show, and keep a body that the user has not edited to the byte.
     Object.assign(fields, {
-      misfire: one.misfire,
-      start: textOfTime(one.startMs),
-      end: textOfTime(one.endMs),
       queue: one.queueId,
       flag: one.flag,
       properties: Object.fromEntries(
@@ -257,7 +285,8 @@ function edit(one, changed) {
     try {
       const next = await get("/recurring-times", { cron, every, zone, start, end });
       if (number !== asked) return;
-      times.textContent = `Next: ${next.times.slice(0, 3).map(moment).join(", ")}`;
+      const shown = next.times.slice(0, 3).map((time) => timeOf({ cron, zone: zone ?? "UTC" }, time));
+      times.textContent = `Next: ${shown.join(", ")}`;
     } catch (error) {
       if (number === asked) times.textContent = error.message;
     }

@@ -258,7 +258,7 @@ class Gateway:
         key = self._shared.key.encode() if self._shared is not None else None
         doorkeeper = Doorkeeper(config, users, token, key)
         connections = partial(len, self.factory.connections)
-        metrics = Metrics(self.broker, connections, lambda: self.recorded)
+        metrics = Metrics(self.broker, connections, lambda: self.recorded, self.not_ready)
         web = compose(
             *(self.broker, self._pending, self._rescheduling, self._bulk, self._pauses),
             *(self._reactor, self._sending.send),

@@ -43,14 +43,20 @@ class Metrics:
 
     :param connections: returns how many connections are open.
     :param recorded: returns the counts of the traffic that was recorded.
+    :param not_ready: returns the reasons why the gateway is not ready for traffic; empty if it is.
     """
 
     log = Logger()
 
     def __init__(
-        self, broker: Broker, connections: Callable[[], int], recorded: Callable[[], Counts]
+        self,
+        broker: Broker,
+        connections: Callable[[], int],
+        recorded: Callable[[], Counts],
+        not_ready: Callable[[], list[str]],
     ) -> None:
         self._broker = broker
+        self._not_ready = not_ready
         self._recorded = recorded
         self._connections = connections
         config = broker.config
@@ -88,6 +94,11 @@ class Metrics:
             self._capture(),
         ):
             yield from self._readable(part)
+        yield self._gauge(
+            "tidegate_ready",
+            "1 while /ready answers 200, 0 while it answers 503 and says why",
+            not self._not_ready(),
+        )
         yield self._gauge(
             "tidegate_connections",
             "Open connections of clients, without those to the HTTP port",

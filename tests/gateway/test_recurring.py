@@ -1109,7 +1109,7 @@ def test_metrics(make_gateway: MakeGateway) -> None:
     gateway.advance(2 * MINUTE)
     gateway.jump(10 * MINUTE)
     service = gateway.service
-    metrics = Metrics(service.broker, lambda: 1, lambda: service.recorded)
+    metrics = Metrics(service.broker, lambda: 1, lambda: service.recorded, service.not_ready)
     text = b"".join(metrics.pieces()).decode()
     figures = {
         line.partition("{")[0]: float(line.rpartition(" ")[2])

@@ -32,7 +32,9 @@ def metrics_of(gateway: MemoryGateway) -> Metrics:
     """Return the metrics that a gateway's HTTP port serves."""
     service = gateway.service
     connections = service.factory.connections
-    return Metrics(service.broker, lambda: len(connections), lambda: service.recorded)
+    return Metrics(
+        service.broker, lambda: len(connections), lambda: service.recorded, service.not_ready
+    )
 
 
 class Scrape:
@@ -365,6 +367,25 @@ def test_the_dashboard_tells_lines_of_several_gateways_apart() -> None:
     each = [target["legendFormat"] for target in targets if not adds_up.match(target["expr"])]
     assert len(each) > 5
     assert [legend for legend in each if not re.match(r"{{(node_id|instance)}} ", legend)] == []
+
+
+def test_the_alerts_are_about_real_series(gateway: MemoryGateway) -> None:
+    """Those of the file are those of the table in docs/monitoring.md, but for what only the log says."""
+    rules = (ROOT / "docs/prometheus-alerts.yml").read_text()
+    asked = re.findall(r"^ +expr: (.+)$", rules, re.MULTILINE)
+    named = {name for expr in asked for name in series_in(expr)}
+    assert named - {"tidegate_worker_up"} <= {sample.name for sample in Scrape(gateway).samples}
+    table = (ROOT / "docs/monitoring.md").read_text().split("## Alerts")[1].split("\n## ")[0]
+    conditions = {row.split("|")[1] for row in table.splitlines() if row.startswith("| `")}
+    assert named == {name for condition in conditions for name in series_in(condition)}
+
+
+def test_a_gateway_that_is_not_ready_says_so_to_prometheus(gateway: MemoryGateway) -> None:
+    """Prometheus does not read /ready."""
+    assert Scrape(gateway)["tidegate_ready"] == 1
+    with commits_fail(gateway):
+        gateway.connect().send_message()
+        assert Scrape(gateway)["tidegate_ready"] == 0
 
 
 def test_the_documented_scrapes_are_close_enough_for_the_alerts() -> None:

@@ -218,7 +218,8 @@ class Gateway:
             self._ports.append(self._listen_at(host, asked_port))
         except error.CannotListenError as failure:
             raise cannot_listen(failure, "listen", self.config.listen) from failure
-        if self.config.vip_channel:
+        has_vip_port = self._ports[0].getHost().port > VIP_CHANNEL_DISTANCE
+        if self.config.vip_channel and has_vip_port:
             self._listen_on_vip_channel(host, asked_port)
         self.port = self._ports[0].getHost().port
         self.advertised = self.config.advertised(self.port)

@@ -43,9 +43,9 @@ class TestStart:
         reactor: Any = gateway._reactor
         return [server[0] for server in reactor.tcpServers]
 
-    def start(self, data: Path, taken: set[int], **settings: Any) -> Gateway:
+    def start(self, data: Path, taken: set[int], *, port: int = 9876, **settings: Any) -> Gateway:
         reactor = BusyReactor(taken)
-        config = Config(data=data, listen=HostPort("127.0.0.1", 9876), **settings)
+        config = Config(data=data, listen=HostPort("127.0.0.1", port), **settings)
         gateway = Gateway(config, reactor)
         try:
             gateway.start()
@@ -70,6 +70,11 @@ class TestStart:
         assert self.listening(gateway) == [9876]
         told = [formatEvent(event) for event in events]
         assert any("VIP channel of old clients: already in use; free" in one for one in told), told
+        self.stop(gateway)
+
+    def test_the_first_ports_have_no_vip_channel(self, tmp_path: Path) -> None:
+        gateway = self.start(tmp_path / "data", set(), port=2)
+        assert self.listening(gateway) == [2]
         self.stop(gateway)
 
     def test_unless_it_was_asked_for(self, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from gateway.handlers.transactions import Transactions
 from gateway.monitoring.stats import SAMPLE_SECONDS
 from gateway.queue_locks import QueueLocks
 from gateway.reactor import Reactor
+from gateway.settings.values import show_size
 from storage import RestartNeededError, StorageError, as_told, check_command
 
 SWEEP_SECONDS = 0.5
@@ -219,8 +220,8 @@ class Housekeeping:
             self._broker.intake.disk_full = full
             if full:
                 self.log.error(
-                    "sends are refused: the disk has less than disk_reserve = {reserve} bytes free",
-                    reserve=self._broker.config.disk_reserve,
+                    "sends are refused: the disk has less than disk_reserve = {reserve} free",
+                    reserve=show_size(self._broker.config.disk_reserve),
                 )
             else:
                 self.log.info("sends are accepted again: the disk has room")

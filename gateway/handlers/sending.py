@@ -19,6 +19,7 @@ from gateway.recurring.orders import (
     refuse_delay,
 )
 from gateway.router import Call, RequestError, illegal
+from gateway.settings.values import show_size
 from gateway.topics import (
     FORBIDDEN_TO_SEND,
     MAX_NAME,
@@ -92,9 +93,7 @@ PRIORITY_DIGITS = 9
 NO_PRIORITY = (names.DELAY, *TIMER_PROPERTIES, names.SHARDING_KEY)
 """A message with one of these is delayed or in order, and has no priority (TopicMessageType)."""
 
-NO_SPACE = (
-    "service not available now, maybe disk full: less than disk_reserve = {reserve} bytes are free"
-)
+NO_SPACE = "service not available now, maybe disk full: less than disk_reserve = {reserve} is free"
 
 
 class Sending:
@@ -258,7 +257,7 @@ class Sending:
         if self._intake.disk_full:
             raise RequestError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                NO_SPACE.format(reserve=self._broker.config.disk_reserve),
+                NO_SPACE.format(reserve=show_size(self._broker.config.disk_reserve)),
             )
         name = fields.topic
         if name in FORBIDDEN_TO_SEND:

@@ -95,7 +95,7 @@ class TestDisk:
         ):
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert answer.remark is not None
-            assert "disk_reserve = 536870912" in answer.remark
+            assert "disk_reserve = 512MiB is free" in answer.remark
         assert gateway.service.broker.topics.get("new") is None
         free["bytes"] = 512 << 20
         gateway.advance(1_000)
@@ -128,7 +128,7 @@ class TestDisk:
             free["bytes"] = 1 << 40
             gateway.advance(5_000)
         assert [line for line in lines if "sends are" in line] == [
-            "sends are refused: the disk has less than disk_reserve = 536870912 bytes free",
+            "sends are refused: the disk has less than disk_reserve = 512MiB free",
             "sends are accepted again: the disk has room",
         ]
 

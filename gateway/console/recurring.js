@@ -10,6 +10,10 @@ const COLUMNS = ["next", "", "topic", "name", "rule", "zone", "missed ones", "fi
 
 const place = (one) => `/recurring/${encodeURIComponent(one.topic)}/${encodeURIComponent(one.name)}`;
 const rule = (one) => one.cron ?? `every ${one.every}`;
+
+/** The zone of a cron expression; the length of a period is the same in all zones. */
+const zone = (one) => (one.cron ? one.zone : "");
+
 const COMPRESSED = 1;
 const MISSED = {
   SMART: "SMART: as FIRE_ONCE_NOW",
@@ -83,7 +87,7 @@ export function recurring(box) {
         ),
       ),
       cell("rule", h("span", { class: "mono" }, rule(one))),
-      cell("zone", one.zone),
+      cell("zone", zone(one)),
       cell("missed ones", one.misfire),
       cell("fired", count(one.fired), one.count !== undefined && one.count !== null && ` of ${count(one.count)}`),
       cell("state", h("span", { class: `state ${one.state === "paused" ? "aborted" : "pending"}` }, one.state)),
@@ -126,7 +130,7 @@ async function look(one, changed) {
   if (openDialog()) return; // from a second click
   const box = dialog(
     `${one.name} in ${one.topic}`,
-    h("p", { class: "mono" }, rule(one), ` ${one.zone}`),
+    h("p", { class: "mono" }, rule(one), " ", zone(one)),
     h("h3", {}, "Next times"),
     h(
       "ol",

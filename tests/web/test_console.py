@@ -940,34 +940,39 @@ def test_a_message_recurs_rests_and_is_forgotten(console: Console) -> None:
 
 def test_when_a_message_recurs_is_told_and_bounded(console: Console) -> None:
     """5:00 in Tokyo is 20:00 of the day before in UTC."""
-    console.browser.page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "UTC"})
-    console.open("recurring")
-    console.click("button.main", "New")
-    given = {"topic": "bounded", "name": "early", "cron": "0 5 * * MON", "zone": "Asia/Tokyo"}
-    times = {"start": "2030-01-29 12:00", "end": "2030-02-12"}
-    for name, text in (given | times).items():
-        console.see(f"dialog input[name={name}]").send_keys(text)
-    told = "2030-02-03 20:00:00.000 (Mon 05:00:00 in Asia/Tokyo)"
-    console.see("dialog [role=status]", told)
-    console.see("dialog select[name=misfire]").send_keys("DO_")
-    console.click("dialog button.main", "Set")
-    console.click("td button.link", "early")
-    console.see("dialog .times li", told)
-    one = console.api("/recurring/bounded/early")["recurring"]
-    assert one["misfire"] == "DO_NOTHING"
-    assert (one["startMs"], one["endMs"]) == (
-        parse_moment("2030-01-29T12:00Z", 0),
-        parse_moment("2030-02-12T00:00Z", 0),
-    )
-    console.click("dialog button", "Change")
-    assert (
-        console.see("dialog input[name=start]").get_attribute("value") == "2030-01-29 12:00:00.000"
-    )
-    console.see("dialog input[name=end]").clear()
-    console.click("dialog button.main", "Replace")
-    console.see(".notice", "replaced")
-    one = console.api("/recurring/bounded/early")["recurring"]
-    assert (one["misfire"], one["startMs"] > 0, one["endMs"]) == ("DO_NOTHING", True, None)
+    with console.in_zone("UTC"):
+        console.api("/recurring/bounded/pulse", {"every": "2m", "body": "x"}, method="PUT")
+        console.open("recurring")
+        console.click("td button.link", "pulse")
+        assert console.see("dialog p.mono").text == "every 2m"
+        console.press(Keys.ESCAPE)
+        console.click("button.main", "New")
+        given = {"topic": "bounded", "name": "early", "cron": "0 5 * * MON", "zone": "Asia/Tokyo"}
+        times = {"start": "2030-01-29 12:00", "end": "2030-02-12"}
+        for name, text in (given | times).items():
+            console.see(f"dialog input[name={name}]").send_keys(text)
+        told = "2030-02-03 20:00:00.000 (Mon 05:00:00 in Asia/Tokyo)"
+        console.see("dialog [role=status]", told)
+        console.see("dialog select[name=misfire]").send_keys("DO_")
+        console.click("dialog button.main", "Set")
+        console.click("td button.link", "early")
+        console.see("dialog .times li", told)
+        one = console.api("/recurring/bounded/early")["recurring"]
+        assert one["misfire"] == "DO_NOTHING"
+        assert (one["startMs"], one["endMs"]) == (
+            parse_moment("2030-01-29T12:00Z", 0),
+            parse_moment("2030-02-12T00:00Z", 0),
+        )
+        console.click("dialog button", "Change")
+        assert (
+            console.see("dialog input[name=start]").get_attribute("value")
+            == "2030-01-29 12:00:00.000"
+        )
+        console.see("dialog input[name=end]").clear()
+        console.click("dialog button.main", "Replace")
+        console.see(".notice", "replaced")
+        one = console.api("/recurring/bounded/early")["recurring"]
+        assert (one["misfire"], one["startMs"] > 0, one["endMs"]) == ("DO_NOTHING", True, None)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import zlib
 from codecs import getincrementaldecoder
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta
 
@@ -27,9 +29,18 @@ from gateway.web.fields import (
 from gateway.web.turns import Turns
 from gateway.wire.codes import SysFlag
 from gateway.wire.messages import Message, decode_message
-from gateway.wire.pending_bodies import AbortAnswer, HeldMessage, HeldPage, RescheduleAnswer
+from gateway.wire.pending_bodies import (
+    AbortAnswer,
+    AbortOutcome,
+    HeldMessage,
+    HeldPage,
+    RescheduleAnswer,
+    RescheduleOutcome,
+)
 from gateway.wire.properties import parse
 from storage import Found, State
+
+_Outcome = TypeVar("_Outcome", AbortOutcome, RescheduleOutcome)
 
 MAX_PREVIEW = 64 * 1024
 """Most bytes of a body in a message's page."""
@@ -59,6 +70,13 @@ class MessageQuery(Fields):
     """Identifies one message."""
 
     id: MessageId
+
+
+class KeyQuery(Fields):
+    """Identifies the messages of a topic with a key."""
+
+    topic: TopicName
+    key: Annotated[str, Meta(description="A key of the messages.")]
 
 
 class Body(Shown):
@@ -176,6 +194,51 @@ class Messages:
         results = self._rescheduling.by_id(message.msg_id, message.topic, to, asker.may)
         await self._turns.stored()
         return RescheduleAnswer(results)
+
+    async def abort_by_key(self, asker: Asker, query: KeyQuery) -> AbortAnswer:
+        """Abort a topic's messages with a key; the answer says of each whether it was still pending.
+
+        Of each worker at most 1,000 are looked at, pending ones first.
+        """
+        results = await self._change(
+            asker, query, partial(self._pending.abort_by_key, query.topic, query.key, asker.may)
+        )
+        return AbortAnswer(results)
+
+    async def reschedule_by_key(
+        self, asker: Asker, query: KeyQuery, body: NewTimeFields
+    ) -> RescheduleAnswer:
+        """Reschedule a topic's messages with a key; the answer says of each whether it was still pending.
+
+        Of each worker at most 1,000 are looked at, pending ones first.
+        """
+        to = body.read(self._broker.clock)
+        results = await self._change(
+            asker,
+            query,
+            partial(self._rescheduling.by_key, query.topic, query.key, to, asker.may),
+        )
+        return RescheduleAnswer(results)
+
+    async def _change(
+        self, asker: Asker, query: KeyQuery, change: Callable[[], list[_Outcome]]
+    ) -> list[_Outcome]:
+        """Change messages with a key, up to 100 ms of work, in a turn of its own.
+
+        :raises ApiError: when there are none.
+        """
+        await self._turns.next()
+        try:
+            with self._broker.audit.acting(asker):
+                results = change()
+        finally:
+            self._broker.committer.settle()
+        if not any(one.msg_id for one in results):
+            raise ApiError(
+                HTTPStatus.NOT_FOUND, f"topic {query.topic} has no message with the key {query.key}"
+            )
+        await self._turns.stored()
+        return results
 
     def find(self, asker: Asker, message_id: str) -> Found:
         """Return the message with an offset id.

@@ -16,7 +16,7 @@ from gateway.moments import write_moment
 from gateway.web.adding_up import add_groups, add_rates, add_timelines, add_topics
 from gateway.web.endpoints import ApiError, Asker
 from gateway.web.fields import NewTimeFields, read_bound
-from gateway.web.messages import MessagePage, MessageQuery, SearchQuery
+from gateway.web.messages import KeyQuery, MessagePage, MessageQuery, SearchQuery
 from gateway.web.overview import Rates, Status
 from gateway.web.recurring import (
     RecurringBody,
@@ -116,6 +116,32 @@ class SharedMessages:
         return await self._at_its_worker(
             asker, query, "POST", RescheduleAnswer, "reschedule", body=encode(body)
         )
+
+    async def abort_by_key(self, asker: Asker, query: KeyQuery) -> AbortAnswer:
+        """Abort a topic's messages with a key; the answer says of each whether it was still pending.
+
+        Of each worker at most 1,000 are looked at, pending ones first.
+        """
+        parts = await self._with_key(asker, query, "abort", AbortAnswer)
+        return AbortAnswer([result for part in parts for result in part.results])
+
+    async def reschedule_by_key(
+        self, asker: Asker, query: KeyQuery, body: NewTimeFields
+    ) -> RescheduleAnswer:
+        """Reschedule a topic's messages with a key; the answer says of each whether it was still pending.
+
+        Of each worker at most 1,000 are looked at, pending ones first.
+        """
+        parts = await self._with_key(asker, query, "reschedule", RescheduleAnswer, encode(body))
+        return RescheduleAnswer([result for part in parts for result in part.results])
+
+    async def _with_key(
+        self, asker: Asker, query: KeyQuery, order: str, kind: type[_Answer], body: bytes = b""
+    ) -> list[_Answer]:
+        """Return the answers of the workers that have messages with a key."""
+        path = below("topics", query.topic, "keys", query.key, order)
+        parts = await self._relay.all(asker, "POST", path, kind, body=body, may_lack=True)
+        return [part for _, part in parts]
 
     async def _at_its_worker(
         self,

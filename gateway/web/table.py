@@ -117,6 +117,10 @@ def _rows(web: WebHandlers) -> list[Endpoint]:
         Endpoint("GET", "/messages/{id}", web.messages.show_message, one),
         Endpoint("POST", "/messages/{id}/abort", web.messages.abort_message, one),
         Endpoint("POST", "/messages/{id}/reschedule", web.messages.reschedule_message, one),
+        Endpoint("POST", "/topics/{topic}/keys/{key}/abort", web.messages.abort_by_key, one),
+        Endpoint(
+            "POST", "/topics/{topic}/keys/{key}/reschedule", web.messages.reschedule_by_key, one
+        ),
         Endpoint("POST", "/bulk/preview", web.bulk.preview_bulk, many),
         Endpoint("POST", "/bulk", web.bulk.start_bulk, many),
         Endpoint("GET", "/bulk", web.bulk.list_jobs, many),

@@ -228,6 +228,8 @@ def test_users_see_and_change_what_they_may(guarded: MemoryGateway) -> None:
         ("POST", f"/messages/{sent['secrets']['offsetMsgId']}/abort", {}),
         ("POST", f"/messages/{sent['bills']['offsetMsgId']}/abort", {}),
         ("POST", f"/messages/{sent['bills']['offsetMsgId']}/reschedule", {"at": "+2h"}),
+        ("POST", "/topics/bills/keys/none/abort", {}),
+        ("POST", "/topics/secrets/keys/none/reschedule", {"at": "+2h"}),
         ("POST", "/messages", {"topic": "bills", "body": "x"}),
         ("GET", "/recurring/secrets/nightly", None),
         ("PUT", "/recurring/bills/nightly", nightly),

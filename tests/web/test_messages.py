@@ -7,9 +7,11 @@ import gzip
 import re
 import zlib
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from gateway.monitoring.audit import read_lines
 from gateway.pending.messages import PendingMessages, Wanted
 from gateway.settings.values import parse_host_port
 from gateway.web import sending
@@ -92,6 +94,31 @@ def test_what_became_of_a_message(gateway: MemoryGateway, http: HttpClient) -> N
         assert [one["outcome"] for one in answer["results"]] == [outcome]
 
 
+def test_messages_are_changed_by_their_key(gateway: MemoryGateway, http: HttpClient) -> None:
+    """A key may have characters that end a part of a path."""
+    sent = [send(http, keys=f"other 50%/{number}?")["msgId"] for number in (1, 2, 2)]
+    send(http, topic="others", keys="50%/2?")
+    path = f"/topics/orders/keys/{quote('50%/2?', safe='')}"
+    moved = http.post(f"{path}/reschedule", {"shift": "10m"})["results"]
+    assert sorted(one["msgId"] for one in moved) == sorted(sent[1:])
+    assert {(one["outcome"], one["dueMs"]) for one in moved} == {
+        ("rescheduled", START_MS + HOUR_MS + 600_000)
+    }
+    for outcome in ("aborted", "already aborted"):
+        results = http.post(f"{path}/abort")["results"]
+        assert sorted(one["msgId"] for one in results) == sorted(sent[1:])
+        assert {one["outcome"] for one in results} == {outcome}
+    gateway.jump(HOUR_MS)
+    fired = http.post(f"/topics/orders/keys/{quote('50%/1?', safe='')}/abort")["results"]
+    assert [(one["msgId"], one["outcome"]) for one in fired] == [(sent[0], "already fired")]
+    noted = [(one["action"], one["from"]) for one in read_lines(gateway.data)]
+    assert noted == [("reschedule", "127.0.0.1")] * 2 + [("abort", "127.0.0.1")] * 2
+    for topic, key in (("orders", "none"), ("none", "other")):
+        for order, body in (("abort", {}), ("reschedule", {"at": "+2h"})):
+            refused = http.refusal("POST", f"/topics/{topic}/keys/{key}/{order}", body)
+            assert (refused["status"], key in refused["detail"]) == (404, True)
+
+
 def test_a_clients_id_is_told_from_an_offset_id(http: HttpClient) -> None:
     sent = send(http, at="now")
     problem = http.refusal("GET", f"/messages/{sent['msgId']}")
@@ -137,15 +164,17 @@ def test_a_message_comes_from_who_sent_it(gateway: MemoryGateway, peer: str, bor
 
 
 @pytest.mark.parametrize(("order", "body"), [("abort", {}), ("reschedule", {"at": "+2h"})])
+@pytest.mark.parametrize("by_key", [False, True])
 def test_a_change_is_answered_when_it_is_on_disk(
-    gateway: MemoryGateway, http: HttpClient, order: str, body: object
+    gateway: MemoryGateway, http: HttpClient, order: str, body: object, by_key: bool
 ) -> None:
-    sent = send(http)
+    sent = send(http, keys="k1")
+    place = "topics/orders/keys/k1" if by_key else f"messages/{sent['offsetMsgId']}"
     with commits_fail(gateway):
-        problem = http.refusal("POST", f"/messages/{sent['offsetMsgId']}/{order}", body)
+        problem = http.refusal("POST", f"/{place}/{order}", body)
         assert problem["status"] in (500, 503)
     with batches_cannot_begin():
-        at_once = http.refusal("POST", f"/messages/{sent['offsetMsgId']}/{order}", body)
+        at_once = http.refusal("POST", f"/{place}/{order}", body)
         assert (at_once["status"], at_once["code"]) == (503, 14)
     message = http.get(f"/messages/{sent['offsetMsgId']}")["message"]
     assert (message["state"], message["dueMs"]) == ("pending", START_MS + HOUR_MS)

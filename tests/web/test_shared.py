@@ -150,6 +150,21 @@ class TestMessages:
         nobody = "0A000001" + ids[0][8:]
         assert shared.refusal("GET", f"/messages/{nobody}")["status"] == 404
 
+    def test_those_with_a_key_are_changed_wherever_they_are(self, shared: Shared) -> None:
+        for number, key in enumerate(("k", "k", "mine")):
+            shared.hold(number % 2, f"m{number}", KEYS=key)
+        moved = shared.post("/topics/orders/keys/k/reschedule", {"at": "+2h"})["results"]
+        assert [(one["msgId"], one["dueMs"]) for one in moved] == [
+            ("m0", START_MS + 7_200_000),
+            ("m1", START_MS + 7_200_000),
+        ]
+        for key, messages in (("k", ["m0", "m1"]), ("mine", ["m2"])):
+            results = shared.post(f"/topics/orders/keys/{key}/abort")["results"]
+            assert [(one["msgId"], one["outcome"]) for one in results] == [
+                (message, "aborted") for message in messages
+            ]
+        assert shared.refusal("POST", "/topics/orders/keys/none/abort")["status"] == 404
+
     def test_one_keeps_the_id_that_its_worker_gave_it_at_another_address(
         self, shared: Shared
     ) -> None:

@@ -40,6 +40,9 @@ def topics(stage: Stage) -> None:
     stage.ask("stats", raw, RequestCode.GET_TOPIC_STATS_INFO, of_it)
     reserved = {**create, "topic": "TBW102"}
     stage.ask("a system topic", raw, RequestCode.UPDATE_AND_CREATE_TOPIC, reserved)
+    commas = {**create, "topic": stage.topic("commas"), "attributes": "+message.type=FIFO,,"}
+    stage.ask("commas at the end", raw, RequestCode.UPDATE_AND_CREATE_TOPIC, commas)
+    stage.ask("config: commas", raw, RequestCode.GET_TOPIC_CONFIG, {"topic": commas["topic"]})
     wrong = {**create, "attributes": "+no.such=1"}
     stage.ask("wrong attribute", raw, RequestCode.UPDATE_AND_CREATE_TOPIC, wrong)
     stage.ask("bad name", raw, RequestCode.UPDATE_AND_CREATE_TOPIC, {**create, "topic": "a b"})

@@ -256,10 +256,11 @@ def parse_attribute_changes(text: str) -> dict[str, str]:
     """Return the changes of a topic's attributes: `+name` with the value to set, `-name` to remove one
     (AttributeParser).
 
-    :param text: `+name=value` and `-name`, separated by commas.
+    :param text: `+name=value` and `-name`, separated by commas, of which some may follow the last one.
     :raises BodyError: for anything else, or when a change is there twice.
     """
     changes: dict[str, str] = {}
+    text = text.rstrip(",")
     for change in text.split(",") if text else []:
         signed, assigns, value = change.partition("=")
         sign, name = signed[:1], signed[1:]

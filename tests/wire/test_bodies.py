@@ -274,10 +274,11 @@ def test_changes_of_attributes() -> None:
     assert parse_attribute_changes("") == {}
     assert parse_attribute_changes("+m.type=DELAY,+a=b=c") == {"+m.type": "DELAY", "+a": "b=c"}
     assert parse_attribute_changes("-a,+c=2") == {"-a": "", "+c": "2"}
+    assert parse_attribute_changes("+a=1,,") == {"+a": "1"}
 
 
 @pytest.mark.parametrize(
-    "text", ["a=b", "a", "+a", "-a=b", "+", "-", "+=b", "+a=1,+a=2", "+a=1,", ","]
+    "text", ["a=b", "a", "+a", "-a=b", "+", "-", "+=b", "+a=1,+a=2", ",+a=1", "+a=1,,-b"]
 )
 def test_no_changes_of_attributes(text: str) -> None:
     with pytest.raises(BodyError):

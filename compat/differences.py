@@ -117,9 +117,11 @@ DIFFERENCES: Final[Sequence[Difference]] = (
         ("*TIMER_ENQUEUE_MS", "*TIMER_DEQUEUE_MS"),
     ),
     Difference(
-        "A dead letter has no `REAL_TOPIC` and `REAL_QID`.",
-        "They are left over from the retry's delay and name the retry topic, which is of no use. "
-        "`RETRY_TOPIC` names the origin on both servers.",
+        "A dead letter has no `REAL_TOPIC` and `REAL_QID`, and none of the properties that asked for a delay, "
+        "such as `TIMER_DELIVER_MS`.",
+        "The first two name where a delayed message went, the retry topic after a retry, which is of no use: "
+        "`RETRY_TOPIC` names the origin on both servers. The others asked for a delay that is over; RocketMQ too drops "
+        "them with the first retry.",
         ("*.properties.REAL_TOPIC", "*.properties.REAL_QID"),
         ("consuming.refused-for-good*",),
         upstream="*",

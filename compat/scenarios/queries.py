@@ -57,6 +57,7 @@ def requests(stage: Stage) -> None:
     stage.ask("unique key", raw, RequestCode.QUERY_MESSAGE, fields(f"{topic}u", **unique))
     typed = fields(f"{topic}u", indexType="U", **unique)
     stage.ask("unique key by type", raw, RequestCode.QUERY_MESSAGE, typed)
+    stage.ask("unique key as a key", raw, RequestCode.QUERY_MESSAGE, fields(f"{topic}u"))
     stage.ask("nothing", raw, RequestCode.QUERY_MESSAGE, fields(f"{topic}none"))
     late = fields(f"{topic}k", beginTimestamp=str(time.time_ns() // 1_000_000 + 60_000))
     stage.ask("not at that time", raw, RequestCode.QUERY_MESSAGE, late)

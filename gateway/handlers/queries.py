@@ -68,19 +68,26 @@ class Queries:
         call.answer(INDEX_FIGURES, b"".join(records))
 
     def _find(self, call: Call, limit: int) -> list[Found]:
+        """Return the messages that a query asks for. One by key finds an id where there is no such key: upstream has
+        one index for both (IndexService), and people look for either."""
+        by_key = [] if _is_by_id(call.fields) else self._with_key(call, limit)
+        return by_key or self._with_id(call, limit)
+
+    def _with_id(self, call: Call, limit: int) -> list[Found]:
         fields: QueryMessage = call.fields
-        key = fields.key.encode()
-        if _is_by_id(fields):
-            found = find_by_id(self._store, key)
-            matching = [one for one in found if self._matches(fields, one)]
-            return [one for one in matching if call.may(READ, _topic_of(one))][:limit]
+        found = find_by_id(self._store, fields.key.encode())
+        matching = [one for one in found if self._matches(fields, one)]
+        return [one for one in matching if call.may(READ, _topic_of(one))][:limit]
+
+    def _with_key(self, call: Call, limit: int) -> list[Found]:
+        fields: QueryMessage = call.fields
         parked = fields.topic in PARKING_TOPICS
         topics = self._broker.topics_with_pending() if parked else [fields.topic]
         topics = [topic for topic in topics if call.may(READ, topic)]
         return find_by_key(
             self._store,
             [topic.encode() for topic in topics],
-            key,
+            fields.key.encode(),
             limit,
             lambda one: self._matches(fields, one),
         )

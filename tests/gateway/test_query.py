@@ -130,6 +130,17 @@ class TestByKey:
             assert found(client, "a") == found(client, "b") == []
             gateway.advance(500)
 
+    @pytest.mark.parametrize("options", BY_KEY)
+    def test_an_id_is_found_where_no_message_has_it_as_a_key(
+        self, client: MemoryClient, options: dict[str, str]
+    ) -> None:
+        client.send_message("orders", "one", UNIQ_KEY="ID1", KEYS="k")
+        client.send_message("others", "two", UNIQ_KEY="ID1")
+        assert found(client, "ID1", **options) == ["one"]
+        assert found(client, "ID1", most=0, **options) == []
+        client.send_message("orders", "three", UNIQ_KEY="ID3", KEYS="ID1")
+        assert found(client, "ID1", **options) == ["three"]
+
     def test_untimed(self, client: MemoryClient) -> None:
         client.send_message("orders", "hello", KEYS="k")
         answer = query(client, "k")

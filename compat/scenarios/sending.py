@@ -263,14 +263,14 @@ def by_priority(stage: Stage) -> None:
         text = f"_SYS_MSG_PRIORITY_\x01{priority}\x02{properties}"
         stage.send(step, raw, topic, step.encode(), properties=text, queueId="1")
 
-    for priority in ("0", "2", "7", "-1", "high"):
+    for priority in ("0", "2", "7", "2147483647", "2147483648", "+2", "-1", "high"):
         send(priority, priority)
     send("level", "2", "DELAY\x010\x02")
     send("past time", "2", "TIMER_DELIVER_MS\x011\x02")
     send("sharding key", "2", "__SHARDINGKEY\x01k\x02")
     item = BatchItem(0, b"in a batch", "_SYS_MSG_PRIORITY_\x012\x02UNIQ_KEY\x01me\x02")
     stage.send("batch", raw, topic, encode_batch([item]), queueId="1", batch="true")
-    counts = [2, 6, 1, 1]
+    counts = [2, 7, 2, 2]
     until(lambda: [raw.max_offset(topic, queue) for queue in range(4)] == counts, "all messages")
     for queue in range(4):
         fields = raw.pull_fields(topic, queueId=str(queue))

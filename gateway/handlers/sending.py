@@ -4,6 +4,7 @@ back (36)."""
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -87,8 +88,10 @@ REWRITTEN_ON_RETRY = (
 IN_EVERY_ANSWER = {names.MSG_REGION: REGION, names.TRACE_ON: "true"}
 """Fields that upstream's answers to sends have even when they refuse (SendMessageProcessor.preSend)."""
 
-PRIORITY_DIGITS = 9
-"""Most digits of a priority. With more of them it counts as none: upstream reads an int of 32 bits."""
+HIGHEST_PRIORITY = (1 << 31) - 1
+"""A higher priority counts as none: upstream reads an int of 32 bits (Message.getPriority)."""
+
+_PRIORITY = re.compile(r"\+?0*(\d{1,10})")
 
 NO_PRIORITY = (names.DELAY, *TIMER_PROPERTIES, names.SHARDING_KEY)
 """A message with one of these is delayed or in order, and has no priority (TopicMessageType)."""
@@ -419,8 +422,8 @@ def put_by_priority(message: NewMessage, topic: Topic) -> None:
     """Put a message with a priority into the queue of that number, or into the last one if there are fewer. The
     priority of a message that is delayed, in order or part of a transaction is dropped (SendMessageProcessor)."""
     values = message.values
-    text = values[names.PRIORITY]
-    if not (text.isascii() and text.isdigit()) or len(text) > PRIORITY_DIGITS:
+    found = _PRIORITY.fullmatch(values[names.PRIORITY])
+    if found is None or (priority := int(found[1])) > HIGHEST_PRIORITY:
         return
     if values.get(names.TRAN_MSG, "").lower() == "true" or not values.keys().isdisjoint(
         NO_PRIORITY
@@ -428,7 +431,7 @@ def put_by_priority(message: NewMessage, topic: Topic) -> None:
         message.properties = remove(message.properties, [names.PRIORITY])
         message.values = parse(message.properties)
         return
-    message.queue_id = min(int(text), max(0, topic.settings.write_queue_nums - 1))
+    message.queue_id = min(priority, max(0, topic.settings.write_queue_nums - 1))
 
 
 def refuse_inner_batch(message: NewMessage) -> None:

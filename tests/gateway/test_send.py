@@ -190,7 +190,18 @@ class TestQueue:
 
 
 class TestPriority:
-    @pytest.mark.parametrize(("priority", "queue"), [("0", "0"), ("2", "2"), ("7", "3")])
+    @pytest.mark.parametrize(
+        ("priority", "queue"),
+        [
+            ("0", "0"),
+            ("2", "2"),
+            ("7", "3"),
+            ("2147483647", "3"),
+            ("+2", "2"),
+            ("0" * 5_000 + "2", "2"),
+            ("٢", "2"),
+        ],
+    )
     def test_is_the_number_of_the_queue(
         self, client: MemoryClient, priority: str, queue: str
     ) -> None:
@@ -199,7 +210,7 @@ class TestPriority:
         [message] = client.pull(queue=int(queue))
         assert properties_of(message)["_SYS_MSG_PRIORITY_"] == priority
 
-    @pytest.mark.parametrize("priority", ["-1", "high", "1.0", "9" * 5_000])
+    @pytest.mark.parametrize("priority", ["-1", "high", "1.0", "2147483648", "9" * 5_000])
     def test_that_is_none(self, client: MemoryClient, priority: str) -> None:
         answer = client.send_message(_SYS_MSG_PRIORITY_=priority, fields={"queue": 1})
         assert answer.ext()["queueId"] == "1"

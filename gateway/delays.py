@@ -119,12 +119,13 @@ def _level_delay(properties: str, level: int, asked: int, now_ms: int, rules: De
 
 
 def _number(text: str, code: int, name: str, limits: tuple[int, int]) -> int:
-    """Parse a Java int or long: decimal digits with an optional sign, and nothing else."""
+    """Parse a Java int or long: decimal digits with an optional sign, and nothing else. As in Java these may be the
+    digits of any script, which `String.format` writes for some languages."""
     digits = text[1:] if text[0] in "+-" else text
     if len(digits) > _LONG_DIGITS:
         # Python is slow to parse numbers of thousands of digits, and refuses them in the end.
         digits = digits.lstrip("0") or "0"
-    if len(digits) <= _LONG_DIGITS and digits.isascii() and digits.isdigit():
+    if len(digits) <= _LONG_DIGITS and digits.isdecimal():
         number = -int(digits) if text[0] == "-" else int(digits)
         smallest, largest = limits
         if smallest <= number <= largest:

@@ -96,6 +96,7 @@ def answers_to_delayed_sends(stage: Stage) -> None:
         ("negative level", "DELAY\x01-1\x02"),
         ("empty level", "DELAY\x01\x02"),
         ("seconds", "TIMER_DELAY_SEC\x0160\x02"),
+        ("seconds in Arabic digits", "TIMER_DELAY_SEC\x01\u0666\u0660\x02"),
         ("negative seconds", "TIMER_DELAY_SEC\x01-5\x02"),
         ("seconds before an instant", "TIMER_DELIVER_MS\x011\x02TIMER_DELAY_SEC\x0160\x02"),
         ("milliseconds before an instant", "TIMER_DELIVER_MS\x011\x02TIMER_DELAY_MS\x0160000\x02"),

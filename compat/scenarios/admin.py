@@ -106,6 +106,10 @@ def progress(stage: Stage) -> None:
     stage.ask("progress", raw, RequestCode.GET_CONSUME_STATS, of_it)
     spans = {"topic": topic, "group": group}
     stage.ask("time spans", raw, RequestCode.QUERY_CONSUME_TIME_SPAN, spans)
+    empty = stage.topic("empty")
+    raw.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, raw.topic_fields(empty, 1))
+    spans_of_none = {"topic": empty, "group": group}
+    stage.ask("time spans: empty", raw, RequestCode.QUERY_CONSUME_TIME_SPAN, spans_of_none)
     reset = {"topic": topic, "group": group, "timestamp": "-1", "isForce": "true"}
     stage.ask("to the end", raw, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
     pull = raw.pull_fields(topic, 1, consumerGroup=group)

@@ -229,9 +229,11 @@ def ingest(
     from spark_jobs.messages import DEFAULT_LEVELS
 
     with planned(sources, out, ports=ports, levels=levels or DEFAULT_LEVELS) as reading:
-        spark = _session(options)
-        with _shown("ingest", spark, options):
-            done = read(spark, reading)
+        done = reading.done({})
+        if reading.fresh:
+            spark = _session(options)
+            with _shown("ingest", spark, options):
+                done = read(spark, reading)
     click.echo(f"{done.files} files read, {done.known} known before")
     if done.being_written:
         click.echo(

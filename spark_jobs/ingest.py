@@ -111,9 +111,12 @@ class Reading(NamedTuple):
     ports: Sequence[int]
     levels: str
     known: int
-    """Files that were read before."""
     being_written: int
     others: int
+
+    def done(self, counts: dict[str, int]) -> Ingested:
+        """Return the result of a run that has read this."""
+        return Ingested(len(self.fresh), self.known, counts, self.being_written, self.others)
 
 
 class Ingested(NamedTuple):
@@ -121,6 +124,7 @@ class Ingested(NamedTuple):
 
     files: int
     known: int
+    """Files that were read before."""
     counts: dict[str, int]
     being_written: int
     """Captures that were left for a later run."""
@@ -288,7 +292,7 @@ def read(spark: SparkSession, reading: Reading) -> Ingested:
         for some in _in_groups(sorted(of_kind, key=_order)):
             for name, number in _ingest_batch(spark, kind, some, reading).items():
                 total[name] = total.get(name, 0) + number
-    return Ingested(len(reading.fresh), reading.known, total, reading.being_written, reading.others)
+    return reading.done(total)
 
 
 def _other_flag(

@@ -190,10 +190,7 @@ def test_what_the_command_line_tells_is_told_before_spark_starts(
 ) -> None:
     """Spark takes ten seconds to start."""
 
-    def start(*_: object, **__: object) -> None:
-        raise AssertionError("Spark was started")
-
-    monkeypatch.setattr("spark_jobs.session.open_session", start)
+    refuse_to_start(monkeypatch)
     capture = Path(shutil.copy(RECORDED / "cpp.capture", tmp_path))
     (tmp_path / "notes.txt").write_text("no recording")
     (tmp_path / "read" / "batch=00001").mkdir(parents=True)
@@ -208,6 +205,32 @@ def test_what_the_command_line_tells_is_told_before_spark_starts(
         assert status_of(*arguments.replace("{}", str(tmp_path)).split()) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def refuse_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Spark not be started."""
+
+    def start(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("spark_jobs.session.open_session", start)
+
+
+def test_where_nothing_is_new_spark_is_not_started(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ("ingest", str(RECORDED / "mqadmin.capture"), "--out", str(tmp_path / "tables"))
+    assert status_of(*command) == 0
+    assert "1 files read, 0 known before\n" in capsys.readouterr().out
+    refuse_to_start(monkeypatch)
+    found = tmp_path / "found.json"
+    assert status_of(*command, "--json", str(found)) == 0
+    assert capsys.readouterr().out == "0 files read, 1 known before\n"
+    nothing = dict.fromkeys(("files", "being_written", "others"), 0)
+    assert json.loads(found.read_text()) == {**nothing, "known": 1, "counts": {}}
 
 
 def test_a_result_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The commands of the pipeline. Each reads its arguments and calls one function.
 
 Exit status: 0 if it succeeded and found nothing wrong; 1 if it failed; 2 for a wrong flag; 3 if
-answers differ, or messages did not fire as they should.
+answers differ, messages did not fire as they should, or requests of a replay never left.
 """
 
 from __future__ import annotations
@@ -317,11 +317,7 @@ def verify(folder: Path, grace: float, levels: str | None, **options: Any) -> No
     if is_replay:
         events = job.read_events(spark, folder, parse_levels(levels or DEFAULT_LEVELS))
         results, sent_before = job.read_answers(spark, folder)
-        if never_left := _never_left(results):
-            _note(
-                notes,
-                f"{never_left:,} requests never left, as the target was not there: messages among them are left out",
-            )
+        never_left = _never_left(results)
         if sent_before:
             _note(
                 notes,
@@ -330,6 +326,7 @@ def verify(folder: Path, grace: float, levels: str | None, **options: Any) -> No
             )
     else:
         events = read_table(spark, folder, "messages")
+        never_left = 0
         counts = totals(folder)
         if lacks := [f"{counts[name]:,} {name}" for name in LACKING if counts.get(name)]:
             _note(
@@ -339,6 +336,7 @@ def verify(folder: Path, grace: float, levels: str | None, **options: Any) -> No
             )
     with _shown("verify", spark, options):
         found = run(events, grace_ms=round(grace * 1000))
+    found.never_left = never_left
     found.notes = notes
     _tell(found, options["json_file"])
     for one in found.samples:
@@ -560,6 +558,8 @@ def replay(
                 f"watching for {watch:g} s more; a Ctrl-C ends that, and what was seen is kept"
             )
             time.sleep(watch)
+    if found.never_left:
+        sys.exit(_FOUND_WRONG)
 
 
 def _why_none(plan: Plan, *, from_log: bool) -> str:

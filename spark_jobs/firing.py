@@ -72,6 +72,8 @@ class Verdict(msgspec.Struct, kw_only=True):
     """A bulk change while they were pending may have included them: it does not list its messages."""
     refused: int = 0
     """Sent, but accepted by no answer. They need not fire, and are not counted in `messages`."""
+    never_left: int = 0
+    """Requests of a replay that were not sent, as the target was not there; nothing is known of messages among them."""
     recorded_twice: int = 0
     """Sends, also without a delay, that are in two recordings: whether their messages were doubled is not known."""
     groups: list[Errors]
@@ -82,9 +84,9 @@ class Verdict(msgspec.Struct, kw_only=True):
 
     @property
     def is_good(self) -> bool:
-        """Whether no message was lost, doubled or early, or fired though recalled or replaced."""
+        """Whether no message was lost, doubled or early, or fired though recalled or replaced, and none never left."""
         fired_in_vain = self.fired_though_recalled or self.fired_though_replaced
-        return not (self.lost or self.doubled or self.early or fired_in_vain)
+        return not (self.lost or self.doubled or self.early or fired_in_vain or self.never_left)
 
 
 def recorded_twice(messages: DataFrame) -> int:

@@ -76,6 +76,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     """The result of a replay."""
 
     outcomes: dict[str, int]
+    never_left: int = 0
+    """How many requests were not sent, as the target was not there."""
     unmapped: dict[str, int]
     """By field: how many requests were sent with its recorded value."""
     pacing_p50_ms: float | None
@@ -354,9 +356,11 @@ def outcome(results: DataFrame) -> Outcome:
         f.percentile_approx(late, [0.5, 0.99]),
         f.count("sent_ns"),
         f.max("sent_ns") - f.min("sent_ns"),
+        f.count_if(f.col("sent_ns").isNull() & (f.col("outcome") != SENT_BEFORE)),
     ).collect()[0]
     return Outcome(
         outcomes=outcomes,
+        never_left=sums[3],
         unmapped={row["field"]: row["count"] for row in fields.groupBy("field").count().collect()},
         pacing_p50_ms=sums[0][0] if sums[0] else None,
         pacing_p99_ms=sums[0][1] if sums[0] else None,

@@ -131,6 +131,8 @@ def _firing(found: Verdict) -> Section:
         said += f"; {found.rescheduled:,} were judged by a new time"
     if found.refused:
         said += f"; {found.refused:,} more were refused when they were sent"
+    if found.never_left:
+        said += f"; {found.never_left:,} requests never left, as the target was not there: their messages are left out"
     if found.recorded_twice:
         said += (
             f"; {found.recorded_twice:,} sends are in two recordings of the same traffic, so it cannot be told which "
@@ -193,10 +195,12 @@ def _replay(found: Outcome) -> Section:
     said = f"{total:,} requests ({became}), {found.rate:,.0f} per second"
     if found.pacing_p99_ms is not None:
         said += f"; they left {found.pacing_p99_ms:.1f} ms late at P99"
+    if found.never_left:
+        said += f"; {found.never_left:,} never left, as the target was not there"
     return Section(
         "Replay",
         said,
-        None,
+        False if found.never_left else None,
         [
             Table("What became of them", ("outcome", "requests"), sorted(found.outcomes.items())),
             Table(

@@ -42,6 +42,7 @@ from spark_jobs.replay import (
     Outcome,
     choose,
     find_target,
+    outcome,
     read_results,
     replay,
     run_name,
@@ -404,7 +405,7 @@ def test_what_was_sent_before_or_never_left_is_not_judged(
     assert "1 requests were sent before the replay was interrupted" in said
     assert "never left" not in said
     away, verified, compared = (str(tmp_path / name) for name in ("away", "v.json", "c.json"))
-    assert status_of("verify", away, "--json", verified) == 0
+    assert status_of("verify", away, "--json", verified) == 3
     assert "2 requests never left, as the target was not there" in capsys.readouterr().out
     assert status_of("compare", away, "--baseline", away, "--json", compared) == 0
     said = capsys.readouterr().out
@@ -596,6 +597,32 @@ def test_a_replay_whose_watching_is_interrupted_has_its_results(
     said = capsys.readouterr().out.splitlines()
     assert said[-2].startswith("Replay: 0 requests")
     assert said[-1].startswith("watching for 7200 s more")
+
+
+def test_a_replay_of_which_requests_never_left_has_found_something_wrong(
+    spark: SparkSession,
+    tables: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a script would go on as if all had been tested."""
+    row = {"file": "a", "position": 1, "asked_ns": 1}
+    rows = [
+        row | {"outcome": "answered", "due_ns": 1, "sent_ns": 2},
+        row | {"outcome": "not connected", "due_ns": 1},
+        row | {"outcome": "sent before"},
+    ]
+    found = outcome(spark.createDataFrame(pa.Table.from_pylist(rows, schema=RESULTS), DDL))
+    assert found.never_left == 1
+    name_a_target(monkeypatch)
+    monkeypatch.setattr("spark_jobs.replay.replay", lambda *_, **__: found)
+    file, report = tmp_path / "replay.json", tmp_path / "report"
+    command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+    assert status_of(*command, "--json", str(file)) == 3
+    assert "; 1 never left, as the target was not there" in capsys.readouterr().out
+    assert status_of("report", "--replay", str(file), "--out", str(report)) == 0
+    assert "NOT OK: 3 requests" in (report / "report.md").read_text()
 
 
 def nothing_sent() -> Outcome:

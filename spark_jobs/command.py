@@ -486,6 +486,19 @@ def replay(
         broker = None
         if not dry_run:
             stack.enter_context(job.unfinished(out))
+            flags = {
+                "TABLES": str(tables),
+                "--to": show_address(*target),
+                "--speed": f"{speed:g}",
+                "--code": " ".join(map(str, sorted(set(codes)))),
+                "--without": " ".join(map(str, sorted(set(without)))),
+                "--delays": delays,
+                "--topic": " ".join("=".join(names) for names in sorted(topics.items())),
+                "--group": " ".join("=".join(names) for names in sorted(groups.items())),
+                "--watch": "SECONDS" if watch else "",  # another number makes no mixture
+                "--from-log": "given" if from_log else "",
+            }
+            job.keep_flags(out, flags)
             broker = job.find_target(target)
         spark = _session(options)
         requests = read_table(spark, tables, "send" if from_log else "pair")

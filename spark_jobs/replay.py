@@ -219,6 +219,26 @@ def unfinished(folder: Path) -> Iterator[None]:
         yield
 
 
+def keep_flags(folder: Path, flags: Mapping[str, str]) -> None:
+    """Keep the flags of a replay that say what is sent, where and when: a run that continues it needs the same.
+
+    :param flags: by name; empty if not given.
+    :raises JobError: if requests were sent with others, so that the results would be a mixture.
+    """
+    file = folder / "flags.json"
+    has_sent = any(marks.stat().st_size for marks in (folder / JOURNAL).glob("*.sent"))
+    # An earlier version, or a full disk, may have left none.
+    if has_sent and file.exists() and file.stat().st_size:
+        before = json.loads(file.read_text())
+        for flag, value in flags.items():
+            if (was := before.get(flag, value)) != value:
+                with_it = f"{flag} {was}" if was else f"no {flag}"
+                raise JobError(
+                    f"{folder} has an interrupted replay with {with_it}: continue it so, or use another folder"
+                )
+    write_text(file, json.dumps(flags, indent=1))
+
+
 def run_name(folder: Path) -> str:
     """Return the name of a folder's run, from which its ids are made. A continued run keeps its name."""
     file = folder / "run"

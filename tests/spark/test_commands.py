@@ -38,6 +38,7 @@ from spark_jobs.ingest import find_sources, read_table
 from spark_jobs.locks import alone_in
 from spark_jobs.messages import DEFAULT_LEVELS
 from spark_jobs.replay import (
+    JOURNAL,
     Gate,
     Outcome,
     choose,
@@ -48,7 +49,7 @@ from spark_jobs.replay import (
     run_name,
     unfinished,
 )
-from spark_jobs.replaying import DDL, RESULTS, Target
+from spark_jobs.replaying import DDL, RESULTS, Journal, Target
 from spark_jobs.result_files import check, write_text
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from spark_jobs.session import interrupted_later
@@ -437,6 +438,51 @@ def test_two_replays_do_not_write_into_one_folder(
     assert status_of(*again) == 1
     assert "has a finished replay: use another folder" in capsys.readouterr().err
     assert not (out / WATCHED).exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--to", "127.0.0.1:2"), "with --to 127.0.0.1:1: continue it so, or use another folder"),
+        (("--speed", "2"), "with --speed 1:"),
+        (("--code", "310"), "with no --code:"),
+        (("--without", "12"), "with --without 11 34:"),
+        (("--delays", "scale"), "with --delays keep:"),
+        (("--topic", "a=c"), "with --topic a=b:"),
+        (("--group", "a=b"), "with no --group:"),
+        (("--watch", "0"), "with --watch SECONDS:"),
+        (("--from-log",), "with no --from-log:"),
+    ],
+)
+def test_an_interrupted_replay_is_not_continued_as_another_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: tuple[str, ...],
+    said: str,
+) -> None:
+    """Its results would be those of two targets, or of two ways to send, and nothing would tell which are of which."""
+
+    def no_target(address: tuple[str, int]) -> None:
+        raise JobError(f"{address} was asked")
+
+    monkeypatch.setattr("spark_jobs.replay.find_target", no_target)
+    (tmp_path / "read" / "batch=00001").mkdir(parents=True)
+    out = tmp_path / "out"
+    begun = ("--without", "34", "--without", "11", "--topic", "a=b", "--watch", "5")
+    command = ("replay", str(tmp_path / "read"), "--to", "127.0.0.1:1", "--out", str(out), *begun)
+
+    def tell(*flags: str) -> str:
+        assert status_of(*command, *flags) == 1
+        [line] = capsys.readouterr().err.splitlines()
+        return line
+
+    for nothing_sent_yet in (("--speed", "7"), ()):
+        assert "was asked" in tell(*nothing_sent_yet)
+    with Journal(out / JOURNAL, "part-0") as journal:
+        journal.note("a.capture", 1)
+    assert "was asked" in tell("--without", "11", "--watch", "6", "--rate", "9")
+    assert said in tell(*flags)
 
 
 def test_a_run_has_a_name_also_where_a_full_disk_left_none(tmp_path: Path) -> None:

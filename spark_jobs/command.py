@@ -770,11 +770,15 @@ def jobs(file: TextIO, master: str, memory: str) -> None:
 def _commands_of(file: TextIO) -> list[list[str]]:
     """Return the commands in the lines of a file, split into arguments.
 
-    :raises JobError: for a line that cannot be split, and for a file without a command.
+    :raises JobError: for a line that cannot be split, and for a file that is no text, or without a command.
     :raises click.UsageError: for a command or an argument that does not exist or is wrong.
     """
+    try:
+        lines = file.readlines()
+    except UnicodeDecodeError as error:
+        raise JobError(f"{file.name}: {error}") from None
     found = []
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(lines, 1):
         place = f"{file.name}, line {number}"
         try:
             if arguments := shlex.split(line, comments=True):

@@ -130,6 +130,8 @@ def test_findings_become_a_report(
         (("ingest", "{empty}", "--out", "s3a://bucket/tables"), 2, "use a path on this machine"),
         (("jobs", "{empty}/open.quote"), 1, "open.quote, line 2: No closing quotation"),
         (("jobs", "/dev/null"), 1, "/dev/null has no command"),
+        (("jobs", "{empty}/no.text"), 1, "no.text: 'utf-8' codec can't decode"),
+        (("jobs", "{empty}"), 2, "Is a directory"),
         (("jobs", "{empty}/mistyped"), 2, "mistyped, line 2: No such command 'veryfy'"),
         (("profile", "{empty}", "--memory", "2 GB"), 2, "'2 GB' is not like 2g or 900m"),
         (("jobs", "{empty}/v", "--master", "local[0]"), 2, "'local[0]' is not like local[*]"),

@@ -255,8 +255,8 @@ def planned(
     twice. So are other flags than those with which it was read, as its tables would stay as they are.
     It can be read into another folder.
 
-    :raises JobError: as `find_sources`, without a recording to read, for a changed file or other flags, and while
-        another run writes to the folder.
+    :raises JobError: as `find_sources`, without a recording to read, for a folder with a replay, for a changed file or
+        other flags, and while another run writes to the folder.
     """
     passed_over: set[Path] = set()
     sources = find_sources(paths, passed_over)
@@ -267,6 +267,10 @@ def planned(
         raise JobError(
             f"no capture, pcap or pcapng and no commit log is in {', '.join(map(str, paths))}; files of other kinds "
             f"there: {others:,}"
+        )
+    if (folder / "results").exists():
+        raise JobError(
+            f"{folder} has a replay, for which 'verify' would take the tables: use another folder"
         )
     with alone_in(folder, f"another 'tidegate ingest' reads into {folder}: wait until it is done"):
         known = known_sources(folder)

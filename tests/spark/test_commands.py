@@ -167,6 +167,7 @@ def test_what_cannot_be_done_is_one_line(
         ("ingest {}/cpp.capture --out {}/notes.txt/new", "notes.txt/new: Not a directory"),
         ("ingest {}/cpp.capture --out {}/read", "cpp.capture has changed since it was read"),
         ("ingest {}/trace.pcap --out {}/read --port 1", "pcap was read with another --port: use"),
+        ("ingest {}/cpp.capture --out {}/interrupted", "interrupted has a replay, for which"),
         ("ingest {}/cpp.capture --out {}/locked", "another 'tidegate ingest' reads into"),
         ("profile {}/new", "new has no tables"),
         ("verify {}/new", "new has no tables"),

@@ -472,7 +472,7 @@ def replay(
     """
     from spark_jobs import replay as job
     from spark_jobs.firing import recorded_twice
-    from spark_jobs.ingest import check_tables, read_table
+    from spark_jobs.ingest import check_tables, read_table, totals
     from spark_jobs.progress import sent_of, shown
     from spark_jobs.rewriting import Rules
     from spark_jobs.watching import Watcher
@@ -539,7 +539,8 @@ def replay(
                 click.echo(f"  {number:,} of code {code}")
             return
         if not plan.requests:
-            raise JobError(f"there is no request to send: {_why_none(plan, from_log=from_log)}")
+            why = _why_none(plan, from_log=from_log, has_log="sends" in totals(tables))
+            raise JobError(f"there is no request to send: {why}")
         rules = Rules(job.run_name(out), speed or 1.0, delays, topics, groups)
         if broker.brokers > 1:
             _note(
@@ -575,12 +576,14 @@ def replay(
         sys.exit(_FOUND_WRONG)
 
 
-def _why_none(plan: Plan, *, from_log: bool) -> str:
+def _why_none(plan: Plan, *, from_log: bool, has_log: bool) -> str:
     if plan.left_out:
         return "all are left out, and --code names those to send"
     if from_log:
         return "the tables have no commit log with messages of clients; for other recordings, omit --from-log"
-    return "to send the messages of commit logs, add --from-log"
+    if has_log:
+        return "to send the messages of commit logs, add --from-log"
+    return "the tables have none of a client"
 
 
 @cli.command()
@@ -615,9 +618,13 @@ def compare(
 
     if (recorded is None) == (baseline is None):
         raise click.UsageError("name what to compare with by one of --recorded and --baseline")
-    for run_folder in (candidate, baseline, noise):
-        if run_folder is not None:
-            check_results(run_folder)
+    replays = [folder for folder in (candidate, baseline, noise) if folder is not None]
+    if len(set(replays)) < len(replays):
+        raise click.UsageError(
+            "name each replay once: compared with itself, it shows no difference"
+        )
+    for folder in replays:
+        check_results(folder)
     if recorded is not None:
         check_tables(recorded)
     spark = _session(options)

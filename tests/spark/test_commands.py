@@ -106,6 +106,12 @@ def test_findings_become_a_report(
         ),
         (("verify", "{empty}", "--levels", "1s"), 2, "--levels is for replays"),
         (("compare", "{empty}"), 2, "--recorded and --baseline"),
+        (("compare", "{empty}", "--baseline", "{empty}/"), 2, "name each replay once"),
+        (
+            ("compare", "{empty}", "--recorded", "{empty}", "--noise", "{empty}"),
+            2,
+            "name each replay once",
+        ),
         (("report", "--out", "{empty}/r"), 2, "name what to report"),
         (("report", "--verify", "{empty}/none.json", "--out", "{empty}/r"), 1, "cannot read"),
         (("report", "--replay", "{empty}/no.text", "--out", "{empty}/r"), 1, "no.text: 'utf-8'"),
@@ -176,7 +182,7 @@ def test_what_cannot_be_done_is_one_line(
         ("compare {}/read --recorded {}/read", "read has no finished replay"),
         ("compare {}/finished --recorded {}/finished", "finished has no tables"),
         ("compare {}/finished --baseline {}/interrupted", "interrupted has no finished replay"),
-        ("compare {}/finished --baseline {}/finished --noise {}/new", "new has no finished replay"),
+        ("compare {}/finished --baseline {}/done --noise {}/new", "new has no finished replay"),
         ("replay {}/new --to 127.0.0.1:1 --out {}/out", "new has no tables"),
         ("replay {}/new --to 127.0.0.1:1 --out {}/out --dry-run", "new has no tables"),
         ("replay {}/read --to 127.0.0.1:1 --out {}/finished", "finished has a finished replay"),
@@ -204,8 +210,9 @@ def test_what_the_command_line_tells_is_told_before_spark_starts(
     entry = {"files": files, "counts": {}, "ports": [2], "levels": DEFAULT_LEVELS}
     (tmp_path / "read" / "batch=00001" / "sources.json").write_text(json.dumps(entry))
     (tmp_path / "interrupted" / "results").mkdir(parents=True)
-    (tmp_path / "finished" / "results").mkdir(parents=True)
-    (tmp_path / "finished" / "results" / "_SUCCESS").touch()
+    for finished in ("finished", "done"):
+        (tmp_path / finished / "results").mkdir(parents=True)
+        (tmp_path / finished / "results" / "_SUCCESS").touch()
     with alone_in(tmp_path / "locked", "") if "locked" in arguments else nullcontext():
         assert status_of(*arguments.replace("{}", str(tmp_path)).split()) == 1
     [line] = capsys.readouterr().err.splitlines()
@@ -396,8 +403,9 @@ def test_what_was_sent_before_or_never_left_is_not_judged(
         placed = [one | {"position": at} for at, one in enumerate(rows)]
         table = pa.Table.from_pylist(placed, schema=RESULTS)
         spark.createDataFrame(table, DDL).write.parquet(str(tmp_path / name / "results"))
+        shutil.copytree(tmp_path / name, tmp_path / f"{name}-again")
     whole, gone_on = str(tmp_path / "whole"), str(tmp_path / "gone-on-with")
-    assert status_of("compare", gone_on, "--baseline", whole, "--noise", whole) == 0
+    assert status_of("compare", gone_on, "--baseline", whole, "--noise", f"{whole}-again") == 0
     said = capsys.readouterr().out
     assert "1 requests were sent before a replay was interrupted" in said
     assert "2 answers compared: the same" in said
@@ -411,11 +419,11 @@ def test_what_was_sent_before_or_never_left_is_not_judged(
     away, verified, compared = (str(tmp_path / name) for name in ("away", "v.json", "c.json"))
     assert status_of("verify", away, "--json", verified) == 3
     assert "2 requests never left, as the target was not there" in capsys.readouterr().out
-    assert status_of("compare", away, "--baseline", away, "--json", compared) == 0
+    assert status_of("compare", away, "--baseline", f"{away}-again", "--json", compared) == 0
     said = capsys.readouterr().out
     assert "2 requests of the baseline never left, as the target was not there" in said
     assert "1 answers compared: the same; 0 only in the baseline, 2 only in the candidate" in said
-    assert status_of("compare", whole, "--baseline", whole, "--noise", away) == 0
+    assert status_of("compare", whole, "--baseline", f"{whole}-again", "--noise", away) == 0
     assert "2 requests of the second run never left" in capsys.readouterr().out
     assert status_of("compare", away, "--baseline", whole) == 3
     said = capsys.readouterr().out
@@ -618,6 +626,13 @@ def test_codes_that_no_request_has_are_told_and_why_nothing_is_sent(
     ]
     for flag, why in ((("--code", "301"), "all are left out"), (("--from-log",), "no commit log")):
         assert status_of(*command, *flag) == 1
+        assert why in capsys.readouterr().err
+    (tmp_path / f"{0:020}").write_bytes(log_bytes([("orders", b"x", "UNIQ_KEY\x01A\x02")]))
+    (tmp_path / "silent.capture").write_bytes(capture_bytes([]))
+    for file, why in ((f"{0:020}", "add --from-log"), ("silent.capture", "none of a client")):
+        read = str(tmp_path / f"tables-{file}")
+        status_of("ingest", str(tmp_path / file), "--out", read)
+        assert status_of("replay", read, *command[2:]) == 1
         assert why in capsys.readouterr().err
 
 

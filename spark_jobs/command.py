@@ -453,8 +453,8 @@ def replay(
     """Send recorded requests again, to a gateway or a broker, with their recorded timing.
 
     TABLES is the folder that `tidegate ingest` made. Destructive requests, such as the deletion of a topic,
-    are sent only if --code names them. To continue an interrupted run, give the same --out; nothing is sent
-    twice.
+    are sent only if --code names them. To continue an interrupted run, give the same command; nothing is
+    sent twice.
 
     With --from-log the messages in a broker's commit log that clients sent are sent again, each when it was
     stored; a delayed one is sent with its due time, to its real topic.

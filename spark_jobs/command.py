@@ -13,6 +13,7 @@ import re
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
@@ -729,9 +730,12 @@ def report(
         (replay, "replay", Outcome),
         (profile, "profile", Profile),
     ]
-    findings = [
-        (file.stem, _load(file, command, kind)) for files, command, kind in given for file in files
-    ]
+    findings = []
+    for files, command, kind in given:
+        stems = Counter(file.stem for file in files)
+        for file in files:
+            name = file.stem if stems[file.stem] == 1 else str(file)
+            findings.append((name, _load(file, command, kind)))
     if not findings:
         raise click.UsageError("name what to report by --profile, --replay, --compare or --verify")
     parts = reporting.sections(findings)

@@ -131,8 +131,6 @@ def _firing(found: Verdict) -> Section:
         said += f"; {found.rescheduled:,} were judged by a new time"
     if found.refused:
         said += f"; {found.refused:,} more were refused when they were sent"
-    if found.never_left:
-        said += f"; {found.never_left:,} requests never left, as the target was not there: their messages are left out"
     if found.recorded_twice:
         said += (
             f"; {found.recorded_twice:,} sends are in two recordings of the same traffic, so it cannot be told which "
@@ -143,6 +141,8 @@ def _firing(found: Verdict) -> Section:
             said += f"; consumers had them {one.p99:,.0f} ms late at P99, {one.max:,.0f} ms at most"
         if one.by == "all" and one.stored_p99 is not None and one.stored_max is not None:
             said += f"; the broker stored them {one.stored_p99:,.0f} ms late at P99, {one.stored_max:,.0f} ms at most"
+    if found.never_left:
+        said += f"; {found.never_left:,} requests never left, as the target was not there: their messages are left out"
     columns = (
         *("by", "name", "messages", "fired", "lost", "doubled", "early"),
         *("P50", "P90", "P99", "P999", "max", "stored P50", "stored P99", "stored max"),

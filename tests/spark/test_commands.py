@@ -91,6 +91,21 @@ def test_findings_become_a_report(
     assert "14 delayed messages" in capsys.readouterr().out
 
 
+def test_files_of_the_same_name_can_be_told_apart_in_a_report(tmp_path: Path) -> None:
+    """Such as those of two targets, each in its folder."""
+    found = msgspec.json.encode(NOTHING_DELAYED)
+    files = [tmp_path / "broker" / "verify.json", tmp_path / "gateway" / "verify.json"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_bytes(found)
+    (tmp_path / "recorded.json").write_bytes(found)
+    flags = [f"--verify={file}" for file in (*files, tmp_path / "recorded.json")]
+    assert status_of("report", *flags, "--out", str(tmp_path)) == 0
+    text = (tmp_path / "report.md").read_text()
+    titles = [line for line in text.splitlines() if line.startswith("## ")]
+    assert titles == [f"## Firing of delayed messages: {name}" for name in (*files, "recorded")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

@@ -504,27 +504,7 @@ def replay(
         spark = _session(options)
         requests = read_table(spark, tables, "send" if from_log else "pair")
         chosen, plan = job.choose(requests, codes or None, without)
-        click.echo(
-            f"{plan.requests:,} requests on {plan.connections:,} connections, recorded in "
-            f"{plan.seconds:,.1f} s; {sum(plan.left_out.values()):,} left out"
-        )
-        notes: list[str] = []
-        for code, number in sorted(plan.left_out.items()):
-            _note(notes, f"  left out: {number:,} of code {code}")
-        for flag, chosen_codes in (("code", codes), ("without", without)):
-            for code in chosen_codes:
-                if code not in plan.by_code and code not in plan.left_out:
-                    _note(notes, f"  --{flag} {code}: no request of a client has this code")
-        if plan.from_servers:
-            click.echo(
-                f"  not counted: {plan.from_servers:,} requests of servers; the target sends its own"
-            )
-        if plan.brokers > 1:
-            _note(
-                notes,
-                f"  they were sent to {plan.brokers} addresses of brokers, and all go to one: queues of the same "
-                "number become one, so compare this with another replay, not with the recording",
-            )
+        notes = _tell_plan(plan, codes, without)
         events = read_table(spark, tables, "messages")
         for column, renamed in (("topic", topics), ("group", groups)):
             for name in job.not_recorded(chosen, events, column, renamed):
@@ -575,6 +555,32 @@ def replay(
             time.sleep(watch)
     if found.never_left:
         sys.exit(_FOUND_WRONG)
+
+
+def _tell_plan(plan: Plan, codes: Sequence[int], without: Sequence[int]) -> list[str]:
+    """Print a replay's plan, and return what of it limits the findings."""
+    click.echo(
+        f"{plan.requests:,} requests on {plan.connections:,} connections, recorded in "
+        f"{plan.seconds:,.1f} s; {sum(plan.left_out.values()):,} left out"
+    )
+    notes: list[str] = []
+    for code, number in sorted(plan.left_out.items()):
+        _note(notes, f"  left out: {number:,} of code {code}")
+    for flag, chosen_codes in (("code", codes), ("without", without)):
+        for code in chosen_codes:
+            if code not in plan.by_code and code not in plan.left_out:
+                _note(notes, f"  --{flag} {code}: no request of a client has this code")
+    if plan.from_servers:
+        click.echo(
+            f"  not counted: {plan.from_servers:,} requests of servers; the target sends its own"
+        )
+    if plan.brokers > 1:
+        _note(
+            notes,
+            f"  they were sent to {plan.brokers} addresses of brokers, and all go to one: queues of the same "
+            "number become one, so compare this with another replay, not with the recording",
+        )
+    return notes
 
 
 def _why_none(plan: Plan, *, from_log: bool, has_log: bool) -> str:

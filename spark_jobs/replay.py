@@ -137,15 +137,15 @@ def choose(
         f.max("asked_ns") - f.min("asked_ns"),
         f.countDistinct(f.when(for_brokers, f.col("server"))),
     ).collect()[0]
-    by_code = {row["code"]: row["count"] for row in chosen.groupBy("code").count().collect()}
-    left_out = asked.where(f.col("from_client") & ~wanted).groupBy("code").count().collect()
+    kinds = asked.groupBy("code", "from_client", wanted.alias("is_chosen")).count().collect()
+    of_clients = [row for row in kinds if row["from_client"]]
     return chosen, Plan(
         requests=whole[0],
         connections=whole[1],
         seconds=(whole[2] or 0) / 1e9,
-        by_code=by_code,
-        left_out={row["code"]: row["count"] for row in left_out},
-        from_servers=asked.where("not from_client").count(),
+        by_code={row["code"]: row["count"] for row in of_clients if row["is_chosen"]},
+        left_out={row["code"]: row["count"] for row in of_clients if not row["is_chosen"]},
+        from_servers=sum(row["count"] for row in kinds if not row["from_client"]),
         brokers=whole[3],
     )
 

@@ -800,11 +800,13 @@ def _commands_of(file: TextIO) -> list[list[str]]:
         try:
             if arguments := shlex.split(line, comments=True):
                 found.append(arguments)
-                with click.Context(cli, info_name="tidegate") as context:
+                context = cli.context_class(cli, info_name="tidegate")
+                with context, suppress(Exit):  # of --help
                     name, command, rest = cli.resolve_command(context, list(arguments))
                     assert command is not None
-                    with suppress(Exit):  # of --help
-                        command.make_context(name, rest, context)
+                    if command is jobs:
+                        raise click.UsageError("a file of commands cannot run another", context)
+                    command.make_context(name, rest, context)
         except ValueError as error:
             raise JobError(f"{place}: {error}") from None
         except click.UsageError as error:

@@ -154,6 +154,7 @@ def test_files_of_the_same_name_can_be_told_apart_in_a_report(tmp_path: Path) ->
         (("jobs", "{empty}/no.text"), 1, "no.text: 'utf-8' codec can't decode"),
         (("jobs", "{empty}"), 2, "Is a directory"),
         (("jobs", "{empty}/mistyped"), 2, "mistyped, line 2: No such command 'veryfy'"),
+        (("jobs", "{empty}/nested"), 2, "nested, line 2: a file of commands cannot run another"),
         (("profile", "{empty}", "--memory", "2 GB"), 2, "'2 GB' is not like 2g or 900m"),
         (("jobs", "{empty}/v", "--master", "local[0]"), 2, "'local[0]' is not like local[*]"),
         (("replay", "{empty}"), 2, "tidegate replay: Missing option '--to'"),
@@ -173,6 +174,7 @@ def test_what_cannot_be_done_is_one_line(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "report.html").symlink_to("/dev/full")
     (tmp_path / "open.quote").write_text("# jobs\nprofile 'tables\n")
+    (tmp_path / "nested").write_text(f"--help\njobs {tmp_path}/nested\n")
     (tmp_path / "mistyped").write_text("report --verify v --out r\nveryfy tables\n")
     assert status_of(*(part.format(empty=tmp_path) for part in arguments)) == status
     [line] = capsys.readouterr().err.splitlines()

@@ -759,8 +759,8 @@ def jobs(file: TextIO, master: str, memory: str) -> None:
     """Run the commands of a file, one per line, in one Spark session; - is standard input.
 
     A session takes some seconds to start, and its first jobs are slow. A wrong command or flag is told before
-    the first command runs. A command that fails ends the run. One that finds differences does not; the exit
-    status at the end is then 3. --master and --memory of a command in the file have no effect.
+    the first command runs. A command that fails ends the run. One that found something wrong (3) does not; the
+    exit status at the end is then 3. --master and --memory of a command in the file have no effect.
 
     \b
     Example, a file:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import math
 import re
 import shlex
 import sys
@@ -75,12 +74,14 @@ class _Amount(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Refuse what is no number of anything: no range excludes `nan`."""
         amount = super().convert(value, param, ctx)
-        if not math.isfinite(amount):
-            self.fail(f"{value} is not a finite number", param, ctx)
+        if not amount <= _MOST:
+            self.fail(f"{value} is not a number up to {_MOST:,}", param, ctx)
         return amount
 
 
 _FOUND_WRONG: Final = 3
+_MOST: Final = 1_000_000_000
+"""Seconds, and whatever else is a number in a flag, up to this have room in the 64 bits of a time in ns."""
 _SOURCE: Final = _LocalPath(path_type=Path)
 # Whole paths, as a relative one with a colon would be an address to Spark, and its tasks may run in other folders.
 _FOLDER: Final = _LocalPath(path_type=Path, file_okay=False, resolve_path=True)

@@ -119,6 +119,7 @@ def test_files_of_the_same_name_can_be_told_apart_in_a_report(tmp_path: Path) ->
             2,
             "--speed 0 leaves open",
         ),
+        (("verify", "{empty}", "--grace", "1e16"), 2, "1e16 is not a number up to 1,000,000,000"),
         (("verify", "{empty}", "--levels", "1s"), 2, "--levels is for replays"),
         (("compare", "{empty}"), 2, "--recorded and --baseline"),
         (("compare", "{empty}", "--baseline", "{empty}/"), 2, "name each replay once"),

@@ -17,13 +17,11 @@ from gateway.handlers.ordered_pops import OrderedPops
 from gateway.handlers.pop_acks import PopAcks
 from gateway.handlers.transactions import Transactions
 from gateway.monitoring.stats import SAMPLE_SECONDS
+from gateway.parked import SWEEP_SECONDS
 from gateway.queue_locks import QueueLocks
 from gateway.reactor import Reactor
 from gateway.settings.values import show_size
 from storage import RestartNeededError, StorageError, as_told, check_command
-
-SWEEP_SECONDS = 0.5
-"""Seconds between two checks of the deadlines of waiting pulls."""
 
 TIDY_SECONDS = 1.0
 """Seconds between two rounds of writing consumers' progress, logging damaged messages, and checking the data folder,

@@ -17,6 +17,9 @@ WOKEN_AT_ONCE = 16
 """Woken pulls that are retried in one turn, some 1 ms of work, or 20 ms where each reads 500 messages to judge them.
 Thousands of pulls can wait for one queue, for example those of broadcasting consumers."""
 
+SWEEP_SECONDS = 0.5
+"""Seconds between two checks of the deadlines of waiting pulls."""
+
 LET_GO_AT_ONCE = 2_000
 """Pulls that are let go in one turn of the reactor, some 10 ms of work. The pulls of thousands of clients that came
 together, as after a restart, end together as well."""

@@ -9,7 +9,7 @@ from twisted.logger import Logger
 
 from gateway.clock import Clock
 from gateway.filters import weight_of
-from gateway.parked import Kind, ParkingLot
+from gateway.parked import SWEEP_SECONDS, Kind, ParkingLot
 from gateway.pops.queues import PopQueue
 from gateway.reactor import Reactor
 from gateway.router import Call, Peer, answer_failure
@@ -20,6 +20,11 @@ MAX_WAITING: Final = 1024
 
 LONGEST_WAIT: Final = 30.0
 """Seconds that a request may wait, whatever it asks for."""
+
+LET_GO_BEFORE: Final = SWEEP_SECONDS + 0.05
+"""Seconds before the end of its time from when on a request is let go, by the next sweep. Its client may not listen any
+more at the end, and messages given to it then would be invisible for nothing. Upstream answers 0.05 s before
+(PopRequest.isTimeout)."""
 
 
 def time_left_ms(clock: Clock, born_ms: int, poll_ms: int) -> int:
@@ -157,7 +162,7 @@ class PopWaits:
         self._counts[waited] = self.count(waited) + 1
         wait = _Wait(call, retry, over, lambda: self._forget(waited))
         kind = _kind(waited, call.fields)
-        deadline = self._reactor.seconds() + min(seconds, LONGEST_WAIT)
+        deadline = self._reactor.seconds() + min(seconds - LET_GO_BEFORE, LONGEST_WAIT)
         for one in queues:
             self._parked.park(_WaitAt(wait, kind, one, deadline, weight))
             weight = 1  # the others share its filter

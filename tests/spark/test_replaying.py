@@ -606,11 +606,13 @@ def test_what_a_connection_learned_is_kept_while_it_is_used(
         ext = {"topic": "orders", "recallHandle": f"old-{key}"}
         return asked(position, RECALL, ext, connection=connection)
 
-    rows = [sent(0, "A", connection="a"), sent(1, "B", connection="b")]
-    rows += [recall(2, "a", "A"), sent(3, "C", connection="c")]
-    rows += [recall(4, "a", "A"), recall(5, "c", "C"), recall(6, "b", "B")]
+    # A recall waits for the answer that has its handle, so the answers come in the order of the sends.
+    rows = [sent(0, "A", connection="a"), recall(1, "a", "A")]
+    rows += [sent(2, "B", connection="b"), recall(3, "b", "B"), recall(4, "a", "A")]
+    rows += [sent(5, "C", connection="c"), recall(6, "c", "C")]
+    rows += [recall(7, "a", "A"), recall(8, "b", "B")]
     results = {row["position"]: row["unmapped"] for row in play(server.address, tmp_path, rows)}
-    assert results == {**dict.fromkeys(range(6)), 6: "recallHandle"}
+    assert results == {**dict.fromkeys(range(8)), 8: "recallHandle"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,27 @@ _LOWEST: Final = 10_000
 _FEWEST: Final = 2_000
 """The fewest ports to choose from."""
 
+_MOST_STARTS: Final = 5
+TAKEN: Final = "Address already in use"
+"""What Java programs print before they end over a taken port (text of java.net.BindException)."""
+
 _chance = random.Random()  # the shared one may have the same seed in several processes
+
+
+class PortTakenError(Exception):
+    """A program did not start: another process has taken one of its ports since they were chosen."""
+
+
+def start_on_free_ports(start: Callable[[], None], move: Callable[[], None]) -> None:
+    """Start a program, again after `move` has chosen other ports while `start` raises PortTakenError."""
+    for _ in range(_MOST_STARTS - 1):
+        try:
+            start()
+        except PortTakenError:
+            move()
+        else:
+            return
+    start()
 
 
 def free_port(*neighbours: int) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from compat import children
-from compat.ports import free_port
+from compat.ports import TAKEN, PortTakenError, free_port, start_on_free_ports
 from compat.toolchain.jars import SERVER, classpath
 from compat.toolchain.java import java, light_java
 from gateway.client import ClientError, RemotingClient
@@ -60,9 +60,6 @@ _NAMESRV_DISTANCE: Final = 2
 
 _START_LIMIT_S: Final = 300
 _STOP_LIMIT_S: Final = 120
-_MOST_STARTS: Final = 5
-_PORT_IS_TAKEN: Final = "Address already in use"
-"""What broker and name server print before they end over a taken port (text of java.net.BindException)."""
 
 # Internals of Java 17 that the broker needs for its direct buffers.
 _OPENED: Final = (
@@ -77,8 +74,8 @@ class RealBrokerError(Exception):
     """The broker or the name server did not start. The text has the end of what it printed."""
 
 
-class _PortTakenError(RealBrokerError):
-    """Another process listens on one of the ports."""
+class _PortTakenError(RealBrokerError, PortTakenError):
+    """One of them found its port taken."""
 
 
 class RealBroker:
@@ -161,18 +158,14 @@ class RealBroker:
     def start(self) -> None:
         """Start both and return when clients can find the broker. Raises RealBrokerError."""
         try:
-            for _ in range(_MOST_STARTS - 1):
-                try:
-                    self._start()
-                except _PortTakenError:
-                    self._end()
-                    self.port = self._free_port()
-                else:
-                    return
-            self._start()
+            start_on_free_ports(self._start, self._move)
         except BaseException:
             self.stop()
             raise
+
+    def _move(self) -> None:
+        self._end()
+        self.port = self._free_port()
 
     def _start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -256,7 +249,7 @@ class RealBroker:
 
     def _failure(self, name: str) -> RealBrokerError:
         said = self._output(name).read_text(errors="replace")
-        kind = _PortTakenError if _PORT_IS_TAKEN in said else RealBrokerError
+        kind = _PortTakenError if TAKEN in said else RealBrokerError
         return kind(f"the real {name} did not start: {said[-2000:]}")
 
     def _namesrv_answers(self) -> bool:

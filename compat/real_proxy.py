@@ -13,22 +13,28 @@ from typing import Final, Self
 
 from compat import children
 from compat.clients.driver import until
-from compat.ports import free_port
+from compat.ports import TAKEN, PortTakenError, free_port, start_on_free_ports
 from compat.toolchain.jars import PROXY, classpath
 from compat.toolchain.java import light_java
-from gateway.client import ClientError, RemotingClient
-from gateway.wire.codes import RequestCode
 
 _REMOTING_DISTANCE: Final = 1
 _START_LIMIT_S: Final = 300
+_STARTED: Final = "rocketmq-proxy startup successfully"
+"""What it prints last at its start (ProxyStartup.java)."""
 
 
 class RealProxyError(Exception):
     """The Proxy did not start. The text has the end of what it printed."""
 
 
+class _PortTakenError(RealProxyError, PortTakenError):
+    """It found one of its ports taken."""
+
+
 class RealProxy:
     """A Proxy in cluster mode, with its settings and logs in a scratch folder; `with` starts and ends it.
+
+    Its ports are free ones, and others if another process takes one before the Proxy does.
 
     :param namesrv: `ip:port` of the name server of its cluster, which must serve when the Proxy starts.
     :param settings: more settings for `rmq-proxy.json`.
@@ -36,12 +42,10 @@ class RealProxy:
 
     def __init__(self, namesrv: str, settings: Mapping[str, object] | None = None) -> None:
         self._port = free_port(_REMOTING_DISTANCE)
-        self._settings = {
+        self._settings: dict[str, object] = {
             "proxyMode": "CLUSTER",
             "rocketMQClusterName": "DefaultCluster",
             "namesrvAddr": namesrv,
-            "grpcServerPort": self._port,
-            "remotingListenPort": self._port + _REMOTING_DISTANCE,
             "localServeAddr": "127.0.0.1",
             **(settings or {}),
         }
@@ -55,8 +59,7 @@ class RealProxy:
 
     def __enter__(self) -> Self:
         try:
-            self._process = self._start()
-            until(self._answers, "an answer of the Proxy", _START_LIMIT_S)
+            start_on_free_ports(self._start, self._move)
         except BaseException:
             self._end()
             raise
@@ -65,12 +68,19 @@ class RealProxy:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _move(self) -> None:
+        self._port = free_port(_REMOTING_DISTANCE)
+
+    def _start(self) -> None:
         file = self._folder / "rmq-proxy.json"
-        file.write_text(json.dumps(self._settings))
+        ports = {
+            "grpcServerPort": self._port,
+            "remotingListenPort": self._port + _REMOTING_DISTANCE,
+        }
+        file.write_text(json.dumps({**self._settings, **ports}))
         paths = os.pathsep.join(str(path) for path in classpath(PROXY))
         with self._output.open("wb") as output:
-            return children.start(
+            self._process = children.start(
                 [
                     *(*light_java(self._folder), "-cp", paths),
                     *("org.apache.rocketmq.proxy.ProxyStartup", "-pc", file),
@@ -80,25 +90,21 @@ class RealProxy:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
+        until(self._has_started, "the start of the Proxy", _START_LIMIT_S)
 
     @property
     def _output(self) -> Path:
         return self._folder / "proxy.out"
 
-    def _answers(self) -> bool:
-        """Whether the Proxy serves: its remoting port, which is asked here, opens after its gRPC port."""
+    def _has_started(self) -> bool:
+        """Whether the Proxy says that it serves. An answer on its port may be that of another process."""
         assert self._process is not None
-        if self._process.poll() is not None:
-            raise RealProxyError(
-                f"the real Proxy did not start: {self._output.read_text(errors='replace')[-2000:]}"
-            )
-        port = self._port + _REMOTING_DISTANCE
-        try:
-            with RemotingClient("127.0.0.1", port, timeout=5) as client:
-                client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
-        except ClientError:
-            return False
-        return True
+        has_ended = self._process.poll() is not None
+        said = self._output.read_text(errors="replace")
+        if has_ended:
+            kind = _PortTakenError if TAKEN in said else RealProxyError
+            raise kind(f"the real Proxy did not start: {said[-2000:]}")
+        return _STARTED in said
 
     def _end(self) -> None:
         if self._process is not None:

@@ -137,10 +137,9 @@ def drivers(runs: Sequence[Run]) -> Iterator[Mapping[str, Driver]]:
         if f"java-{version}" in wanted:
             found[f"java-{version}"] = java_driver(version)
     if "cpp" in wanted:
-        # Its producers of transactions share one connection per process, even to different servers.
-        found |= {f"cpp-{side}": cpp_driver() for side in (0, 1)}
+        found["cpp"] = cpp_driver()
     if "go" in wanted:
-        # Its producers of message traces share one likewise.
+        # Its producers of message traces share one connection per process, even to different servers.
         found |= {f"go-{side}": go_driver() for side in (0, 1)}
     try:
         for driver in found.values():

@@ -79,17 +79,7 @@ class Driver:
         self.tell(answer)
 
     def do_producer(self, request: dict[str, Any]) -> bool:
-        producer = Producer(
-            request["group"],
-            timeout=request["timeoutMs"],
-            max_message_size=request["maxMessageSize"],
-        )
-        producer.set_name_server_address(request["namesrv"])
-        # Clients of one instance name share connections, even to different servers.
-        dll.SetProducerInstanceName(producer._handle, request["instance"].encode())  # noqa: SLF001
-        _sign(producer, request)
-        producer.start()
-        self._producers[request["name"]] = producer
+        self._start_producer(Producer(request["group"]), request)
         return True
 
     def do_send(self, request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -115,11 +105,7 @@ class Driver:
             self.tell({"consumer": name, "message": _received(message)})
             return _decision(message, int(message.get_property("TRANSACTION_CHECK_TIMES")))
 
-        producer = TransactionMQProducer(request["group"], check)
-        producer.set_name_server_address(request["namesrv"])
-        _sign(producer, request)
-        producer.start()
-        self._producers[name] = producer
+        self._start_producer(TransactionMQProducer(request["group"], check), request)
         return True
 
     def do_transact(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -150,6 +136,16 @@ class Driver:
         consumer.start()
         self._consumers[name] = consumer
         return True
+
+    def _start_producer(self, producer: Producer, request: dict[str, Any]) -> None:
+        producer.set_name_server_address(request["namesrv"])
+        producer.set_timeout(request["timeoutMs"])
+        producer.set_max_message_size(request["maxMessageSize"])
+        # Clients of one instance name share connections, even to different servers.
+        dll.SetProducerInstanceName(producer._handle, request["instance"].encode())  # noqa: SLF001
+        _sign(producer, request)
+        producer.start()
+        self._producers[request["name"]] = producer
 
     def do_close(self, request: dict[str, Any]) -> bool:
         if producer := self._producers.pop(request["name"], None):

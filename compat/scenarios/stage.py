@@ -110,7 +110,7 @@ class Stage:
     def official(self) -> JavaClient | CppClient | GoClient:
         """Start the client of this run, for actions that all clients can do."""
         if self.client == "cpp":
-            cpp = CppClient(self.peer.namesrv_text, driver=self._driver(f"cpp-{self.side}"))
+            cpp = CppClient(self.peer.namesrv_text, driver=self._driver("cpp"))
             return self._open.enter_context(cpp)
         return self.able()
 

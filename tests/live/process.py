@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -132,6 +133,17 @@ class GatewayProcess:
         self._process.stdout.close()
         self._process = None
         return status
+
+    @contextmanager
+    def stopped_for(self, seconds: float) -> Iterator[None]:
+        """Stop the process while the block, which waits for its answers, begins; let it go on after that time."""
+        os.kill(self.pid, signal.SIGSTOP)
+        going_on = threading.Timer(seconds, os.kill, (self.pid, signal.SIGCONT))
+        going_on.start()
+        try:
+            yield
+        finally:
+            going_on.join()
 
     def terminate(self) -> int:
         """Send SIGTERM. Return the exit status."""

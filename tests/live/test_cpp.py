@@ -136,6 +136,38 @@ def test_the_largest_body(cpp: CppClient, topic: str) -> None:
     assert consumer.wait_for(1)[0].body_length == len(body)
 
 
+def test_a_transaction_waits_for_a_busy_server(
+    cpp: CppClient, gateway: GatewayProcess, topic: str
+) -> None:
+    group = f"P-{topic}"
+    sender = cpp.transactor(group)
+    first = sender.send(topic, b"first", "commit")
+    with gateway.client() as client:
+        asked = {"producerGroup": group}
+        until(
+            lambda: client.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, asked).code == 0,
+            "the heartbeat, for whose answer the library waits 3 s before it closes the connection",
+        )
+    with gateway.stopped_for(4):
+        second = sender.send(topic, b"second", "commit")
+    assert second.queue_offset == first.queue_offset + 1  # it was not sent again meanwhile
+
+
+def test_transactions_go_to_the_server_of_their_client(
+    cpp: CppClient, gateway: GatewayProcess, own_gateway: GatewayProcess, cpp_process: Driver
+) -> None:
+    """Without names of their own, all such producers of a process share one connection."""
+    topic = "T-transactions-of-two-servers"
+    with CppClient(own_gateway.address, driver=cpp_process) as other:
+        for server in (gateway, own_gateway):
+            create_topic(server, topic)
+        senders = [client.transactor(f"P-{topic}") for client in (cpp, other)]
+        for sender, body in zip(senders, (b"here", b"there"), strict=True):
+            sender.send(topic, body, "commit")
+        for client, body in ((cpp, b"here"), (other, b"there")):
+            assert bodies(client.consume(topic, f"G-{topic}").wait_for(1)) == [body]
+
+
 def test_it_goes_on_after_a_restart(cpp_process: Driver, own_gateway: GatewayProcess) -> None:
     topic = "T-restart-cpp"
     create_topic(own_gateway, topic)

@@ -57,6 +57,7 @@ def java_driver(version: Version = "5.5.0") -> Driver:
             f"-Drocketmq.client.logRoot={folder}",
             # Without it, clients that trace do not trace recalls.
             "-Dcom.rocketmq.recall.default.trace.enable=true",
+            "-Dcom.rocketmq.remoting.client.connect.timeout=60000",
             *_DOORS.get(version, ()),
             *("-cp", paths, "Driver"),
         ]

@@ -119,6 +119,15 @@ def test_relative_delays(java: JavaClient, topic: str) -> None:
         assert message.received_ms >= begun + delays.get(message.body or b"", 0)
 
 
+def test_a_new_topic_waits_for_a_busy_server(
+    java_client: JavaMaker, gateway: GatewayProcess, topic: str
+) -> None:
+    client = java_client(gateway)
+    client.send(topic)
+    with gateway.stopped_for(7):
+        client.create_topic(f"{topic}-new")
+
+
 def test_what_is_asked_for_too_far_ahead_is_refused_by_name(java: JavaClient, topic: str) -> None:
     three_years = str(now_ms() + 3 * 365 * 86_400_000)
     with pytest.raises(ClientFailure, match="max_delay") as refused:

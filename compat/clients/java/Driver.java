@@ -47,6 +47,12 @@ public final class Driver extends Conversation {
     /** Of a longer body only the length and the SHA-256 are told. */
     private static final int LONGEST_BODY_TOLD = 16 * 1024;
 
+    /**
+     * How long clients wait for answers to what they ask by themselves, such as routes, and to what
+     * their users ask about topics and messages. Their own limits are 3 and 6 s.
+     */
+    static final int PATIENCE_MS = 60_000;
+
     private static final Generation GENERATION = new ClientGeneration();
 
     private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();
@@ -150,6 +156,10 @@ public final class Driver extends Conversation {
             GENERATION.compress(producer, request.getString("compression"));
         }
         producer.start();
+        producer.getDefaultMQProducerImpl()
+                .getmQClientFactory()
+                .getMQAdminImpl()
+                .setTimeoutMillis(PATIENCE_MS);
         producers.put(request.getString("name"), producer);
         return true;
     }

@@ -6,5 +6,6 @@ final class ClientGeneration extends Generation4 implements ModernGeneration {
     @Override
     public void configure(ClientConfig client, JSONObject request) {
         client.setNamespace(request.getString("namespace"));
+        client.setMqClientApiTimeout(Driver.PATIENCE_MS);
     }
 }

@@ -59,6 +59,8 @@ _HA_DISTANCE: Final = 1
 _NAMESRV_DISTANCE: Final = 2
 
 _START_LIMIT_S: Final = 300
+_STARTED: Final = "The Name Server boot success"
+"""What the name server prints last at its start (NamesrvStartup.java)."""
 _STOP_LIMIT_S: Final = 120
 
 # Internals of Java 17 that the broker needs for its direct buffers.
@@ -176,7 +178,7 @@ class RealBroker:
             heap="128m",
         )
         # A broker that finds no name server tries again only after ten seconds.
-        self._wait_until(self._namesrv_answers)
+        self._wait_until(self._namesrv_has_started)
         self._broker = self._launch(
             "broker",
             "org.apache.rocketmq.broker.BrokerStartup",
@@ -252,17 +254,16 @@ class RealBroker:
         kind = _PortTakenError if TAKEN in said else RealBrokerError
         return kind(f"the real {name} did not start: {said[-2000:]}")
 
-    def _namesrv_answers(self) -> bool:
-        return self._ask_for_route() is not None
+    def _namesrv_has_started(self) -> bool:
+        """Whether the name server says that it serves. An answer on its port may be that of another process."""
+        return _STARTED in self._output("namesrv").read_text(errors="replace")
 
     def _broker_is_found(self) -> bool:
-        return self._ask_for_route() == ResponseCode.SUCCESS
-
-    def _ask_for_route(self) -> int | None:
         client = RemotingClient("127.0.0.1", self.namesrv_port, timeout=5)
         try:
-            return client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": _FIRST_TOPIC}).code
+            route = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": _FIRST_TOPIC})
         except ClientError:
-            return None
+            return False
         finally:
             client.close()
+        return route.code == ResponseCode.SUCCESS

@@ -7,7 +7,7 @@ import json
 import time
 from functools import partial
 
-from compat.clients.driver import until
+from compat.clients.driver import PATIENCE_S, until
 from compat.scenarios.raw import RawClient
 from compat.scenarios.stage import RAW, Stage, scenario
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -18,7 +18,11 @@ _SOON_MS = "60000"
 
 
 def pop_fields(stage: Stage, **ext: str) -> dict[str, str]:
-    """Return the fields of a pop that does not wait. `ext` adds fields or replaces the usual ones."""
+    """Return the fields of a pop that does not wait. `ext` adds fields or replaces the usual ones.
+
+    RocketMQ refuses a pop 500 ms after its `bornTime`, or, if that is 0, after it has begun with it. So these pops are
+    born only when no answer is waited for any longer.
+    """
     return {
         "consumerGroup": stage.topic("g"),
         "topic": stage.topic(),
@@ -26,7 +30,7 @@ def pop_fields(stage: Stage, **ext: str) -> dict[str, str]:
         "maxMsgNums": "1",
         "invisibleTime": _SOON_MS,
         "pollTime": "0",
-        "bornTime": "0",
+        "bornTime": str(time.time_ns() // 1_000_000 + int(PATIENCE_S * 1_000)),
         "initMode": "0",
         **ext,
     }

@@ -47,11 +47,7 @@ public final class Driver extends Conversation {
     /** Of a longer body only the length and the SHA-256 are told. */
     private static final int LONGEST_BODY_TOLD = 16 * 1024;
 
-    /**
-     * How long clients wait for answers to what they ask by themselves, such as routes, and to what
-     * their users ask about topics and messages. Their own limits are 3 and 6 s.
-     */
-    static final int PATIENCE_MS = 60_000;
+    private static final int PATIENCE_MS = 60_000;
 
     private static final Generation GENERATION = new ClientGeneration();
 
@@ -140,6 +136,15 @@ public final class Driver extends Conversation {
         GENERATION.configure(client, request);
     }
 
+    /**
+     * How long a client waits for answers to what it asks by itself, such as routes, and to what its
+     * user asks about topics and messages: as long as for those to its sends. Its own limits are 3
+     * and 6 s.
+     */
+    static int patienceMs(JSONObject request) {
+        return request.containsKey("timeoutMs") ? request.getIntValue("timeoutMs") : PATIENCE_MS;
+    }
+
     // --- producers ---
 
     private Object startProducer(JSONObject request) throws Exception {
@@ -159,7 +164,7 @@ public final class Driver extends Conversation {
         producer.getDefaultMQProducerImpl()
                 .getmQClientFactory()
                 .getMQAdminImpl()
-                .setTimeoutMillis(PATIENCE_MS);
+                .setTimeoutMillis(patienceMs(request));
         producers.put(request.getString("name"), producer);
         return true;
     }

@@ -6,6 +6,6 @@ final class ClientGeneration extends Generation4 implements ModernGeneration {
     @Override
     public void configure(ClientConfig client, JSONObject request) {
         client.setNamespace(request.getString("namespace"));
-        client.setMqClientApiTimeout(Driver.PATIENCE_MS);
+        client.setMqClientApiTimeout(Driver.patienceMs(request));
     }
 }

@@ -14,7 +14,7 @@ final class ClientGeneration implements ModernGeneration {
     @SuppressWarnings("deprecation") // which the later namespaces make of the former
     public void configure(ClientConfig client, JSONObject request) {
         client.setNamespace(request.getString("namespace"));
-        client.setMqClientApiTimeout(Driver.PATIENCE_MS);
+        client.setMqClientApiTimeout(Driver.patienceMs(request));
         client.setTraceMsgBatchNum(1); // else it waits for seconds for others to go along
         client.setNamespaceV2(request.getString("namespaceV2"));
     }

@@ -21,10 +21,12 @@ MAX_WAITING: Final = 1024
 LONGEST_WAIT: Final = 30.0
 """Seconds that a request may wait, whatever it asks for."""
 
-LET_GO_BEFORE: Final = SWEEP_SECONDS + 0.05
-"""Seconds before the end of its time from when on a request is let go, by the next sweep. Its client may not listen any
-more at the end, and messages given to it then would be invisible for nothing. Upstream answers 0.05 s before
-(PopRequest.isTimeout)."""
+BEFORE_END: Final = 0.05
+"""Seconds before the end of its time when a request is answered that has found nothing. Its client may not listen any
+more at the end, and messages given to it then would be invisible for nothing (PopRequest.isTimeout)."""
+
+LET_GO_BEFORE: Final = SWEEP_SECONDS + BEFORE_END
+"""Seconds before the end of its time from when on the next sweep lets a request go."""
 
 
 def time_left_ms(clock: Clock, born_ms: int, poll_ms: int) -> int:
@@ -162,7 +164,12 @@ class PopWaits:
         self._counts[waited] = self.count(waited) + 1
         wait = _Wait(call, retry, over, lambda: self._forget(waited))
         kind = _kind(waited, call.fields)
-        deadline = self._reactor.seconds() + min(seconds - LET_GO_BEFORE, LONGEST_WAIT)
+        left = min(seconds - LET_GO_BEFORE, LONGEST_WAIT)
+        if left <= 0:
+            # The next sweep may come too late.
+            left = seconds
+            self._reactor.callLater(max(0.0, seconds - BEFORE_END), wait.give_up)
+        deadline = self._reactor.seconds() + left
         for one in queues:
             self._parked.park(_WaitAt(wait, kind, one, deadline, weight))
             weight = 1  # the others share its filter

@@ -401,7 +401,7 @@ class TestPriority:
 class TestWaiting:
     def park(self, gateway: MemoryGateway, client: MemoryClient, **fields: object) -> int:
         opaque = client.send(
-            RequestCode.POP_MESSAGE, pop_fields(gateway, pollTime=15_000, **fields)
+            RequestCode.POP_MESSAGE, pop_fields(gateway, **{"pollTime": 15_000, **fields})
         )
         assert client.answer(opaque) is None
         return opaque
@@ -492,6 +492,21 @@ class TestWaiting:
             answer = client.answer(opaque)
             assert answer is not None
             assert (answer.code, answer.remark) == (210, "NO_MESSAGE_IN_QUEUE")
+
+    @pytest.mark.parametrize("since_sweep_ms", [0, 450])
+    def test_for_less_time_than_between_two_sweeps(
+        self, gateway: MemoryGateway, client: MemoryClient, since_sweep_ms: int
+    ) -> None:
+        send(client, "a")
+        pop(gateway, client, invisibleTime=60_000)
+        gateway.advance(since_sweep_ms)
+        opaque = self.park(gateway, client, pollTime=300)
+        gateway.advance(249)
+        assert client.answer(opaque) is None
+        gateway.advance(1)
+        answer = client.answer(opaque)
+        assert answer is not None
+        assert (answer.code, answer.remark) == (210, "NO_MESSAGE_IN_QUEUE")
 
     def test_at_the_end_of_its_time_nothing_waits(
         self, gateway: MemoryGateway, client: MemoryClient

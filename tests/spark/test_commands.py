@@ -497,9 +497,8 @@ def test_an_interrupted_replay_is_not_continued_as_another_one(
 
     monkeypatch.setattr("spark_jobs.replay.find_target", no_target)
     (tmp_path / "read" / "batch=00001").mkdir(parents=True)
-    out = tmp_path / "out"
     begun = ("--without", "34", "--without", "11", "--topic", "a=b", "--watch", "5")
-    command = ("replay", str(tmp_path / "read"), "--to", "127.0.0.1:1", "--out", str(out), *begun)
+    command = (*replay_of(tmp_path / "read", tmp_path), *begun)
 
     def tell(*flags: str) -> str:
         assert status_of(*command, *flags) == 1
@@ -508,7 +507,7 @@ def test_an_interrupted_replay_is_not_continued_as_another_one(
 
     for nothing_sent_yet in (("--speed", "7"), ()):
         assert "was asked" in tell(*nothing_sent_yet)
-    with Journal(out / JOURNAL, "part-0") as journal:
+    with Journal(tmp_path / "out" / JOURNAL, "part-0") as journal:
         journal.note("a.capture", 1)
     assert "was asked" in tell("--without", "11", "--watch", "6", "--rate", "9")
     assert said in tell(*flags)
@@ -558,6 +557,11 @@ def test_destructive_requests_are_sent_only_when_they_are_named(
     assert set(named.by_code) == {doomed}
 
 
+def replay_of(tables: Path, tmp_path: Path) -> tuple[str, ...]:
+    """Return the command that sends tables again to a target that is not there."""
+    return ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+
+
 @pytest.mark.parametrize(("others", "told"), [(0, False), (1, True)])
 def test_it_is_told_that_several_brokers_become_one(
     spark: SparkSession,
@@ -576,7 +580,7 @@ def test_it_is_told_that_several_brokers_become_one(
     recorded = pairs.where("code != 105").union(asked).union(other)
     changed = {"pair": recorded, "messages": read_table(spark, tables, "messages")}
     monkeypatch.setattr("spark_jobs.ingest.read_table", lambda *asked: changed[asked[-1]])
-    command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+    command = replay_of(tables, tmp_path)
     assert status_of(*command, "--dry-run") == 0
     said = capsys.readouterr().out
     assert ("sent to 2 addresses of brokers, and all go to one" in said) is told
@@ -591,6 +595,12 @@ def name_a_target(monkeypatch: pytest.MonkeyPatch, brokers: int = 1) -> None:
     monkeypatch.setattr("spark_jobs.replay.find_target", lambda *_: target)
 
 
+def send_nothing(monkeypatch: pytest.MonkeyPatch, found: Outcome, brokers: int = 1) -> None:
+    """Let `replay` have this result without sending anything."""
+    name_a_target(monkeypatch, brokers)
+    monkeypatch.setattr("spark_jobs.replay.replay", lambda *_, **__: found)
+
+
 @pytest.mark.parametrize("brokers", [1, 4])
 def test_it_is_told_that_only_one_of_several_brokers_is_tested(
     spark: SparkSession,
@@ -600,10 +610,9 @@ def test_it_is_told_that_only_one_of_several_brokers_is_tested(
     monkeypatch: pytest.MonkeyPatch,
     brokers: int,
 ) -> None:
-    name_a_target(monkeypatch, brokers)
-    monkeypatch.setattr("spark_jobs.replay.replay", lambda *_, **__: nothing_sent())
+    send_nothing(monkeypatch, nothing_sent(), brokers)
     file = tmp_path / "replay.json"
-    command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+    command = replay_of(tables, tmp_path)
     assert status_of(*command, "--json", str(file)) == 0
     said = "the target has 4 brokers, or workers: all requests go to the first, 127.0.0.1:2"
     assert (said in capsys.readouterr().out) is (brokers > 1)
@@ -618,7 +627,7 @@ def test_names_to_replace_that_no_request_has_are_told(
     assert delivered is not None
     topic, group = delivered["topic"], delivered["group"]
     names = [f"--topic={topic}=a", "--topic=oders=b", f"--group={group}=c", "--group=biling=d"]
-    command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+    command = replay_of(tables, tmp_path)
     assert status_of(*command, *names, "--dry-run") == 0
     said = [line for line in capsys.readouterr().out.splitlines() if "of this name" in line]
     assert said == [
@@ -636,7 +645,7 @@ def test_codes_that_no_request_has_are_told_and_why_nothing_is_sent(
 ) -> None:
     """With a mistyped --without, requests would be sent that must not be."""
     name_a_target(monkeypatch)
-    command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+    command = replay_of(tables, tmp_path)
     assert status_of(*command, "--without", "301", "--without", "310", "--dry-run") == 0
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if "has this code" in line] == [
@@ -667,13 +676,12 @@ def test_a_replay_whose_watching_is_interrupted_has_its_results(
         assert seconds == 7200
         raise KeyboardInterrupt
 
-    name_a_target(monkeypatch)
-    monkeypatch.setattr("spark_jobs.replay.replay", lambda *_, **__: nothing_sent())
+    send_nothing(monkeypatch, nothing_sent())
     monkeypatch.setattr("spark_jobs.watching.Watcher", lambda *_: nullcontext())
     monkeypatch.setattr("spark_jobs.command.time", SimpleNamespace(sleep=interrupt))
     monkeypatch.setattr(spark.sparkContext, "setLogLevel", lambda _: None)
     file = tmp_path / "replay.json"
-    command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+    command = replay_of(tables, tmp_path)
     assert status_of(*command, "--watch", "7200", "--json", str(file)) == 130
     assert json.loads(file.read_text())["outcomes"] == {}
     said = capsys.readouterr().out.splitlines()
@@ -697,10 +705,9 @@ def test_a_replay_of_which_requests_never_left_has_found_something_wrong(
     ]
     found = outcome(spark.createDataFrame(pa.Table.from_pylist(rows, schema=RESULTS), DDL))
     assert found.never_left == 1
-    name_a_target(monkeypatch)
-    monkeypatch.setattr("spark_jobs.replay.replay", lambda *_, **__: found)
+    send_nothing(monkeypatch, found)
     file, report = tmp_path / "replay.json", tmp_path / "report"
-    command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+    command = replay_of(tables, tmp_path)
     assert status_of(*command, "--json", str(file)) == 3
     assert "; 1 never left, as the target was not there" in capsys.readouterr().out
     assert status_of("report", "--replay", str(file), "--out", str(report)) == 0

@@ -319,7 +319,7 @@ def verify(folder: Path, grace: float, levels: str | None, **options: Any) -> No
     if is_replay:
         events = job.read_events(spark, folder, parse_levels(levels or DEFAULT_LEVELS))
         results, sent_before = job.read_answers(spark, folder)
-        never_left = _never_left(results)
+        never_left = job.never_left(results)
         if sent_before:
             _note(
                 notes,
@@ -622,7 +622,7 @@ def compare(
     """
     from spark_jobs.comparing import compare as run
     from spark_jobs.ingest import check_tables, read_table
-    from spark_jobs.replay import check_results, read_answers
+    from spark_jobs.replay import check_results, never_left, read_answers
 
     if (recorded is None) == (baseline is None):
         raise click.UsageError("name what to compare with by one of --recorded and --baseline")
@@ -656,10 +656,10 @@ def compare(
         again, before = read_answers(spark, noise)
         again = _that_left(again, "second run", notes)
         sent_before += before
-    if never_left := _never_left(results):
+    if lacking := never_left(results):
         _note(
             notes,
-            f"{never_left:,} requests of the candidate never left, as the target was not there: they count as not "
+            f"{lacking:,} requests of the candidate never left, as the target was not there: they count as not "
             "answered",
         )
     if sent_before:
@@ -682,17 +682,15 @@ def compare(
         sys.exit(_FOUND_WRONG)
 
 
-def _never_left(results: DataFrame) -> int:
-    return results.where("sent_ns is null").count()
-
-
 def _that_left(results: DataFrame, run: str, notes: list[str]) -> DataFrame:
     """Return the results of the requests that left, and say how many never did: the server has not answered these in
     any way."""
-    if never_left := _never_left(results):
+    from spark_jobs.replay import never_left
+
+    if lacking := never_left(results):
         _note(
             notes,
-            f"{never_left:,} requests of the {run} never left, as the target was not there: they are left out",
+            f"{lacking:,} requests of the {run} never left, as the target was not there: they are left out",
         )
     return results.where("sent_ns is not null")
 

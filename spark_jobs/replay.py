@@ -50,6 +50,8 @@ _ASK_TIMEOUT_S: Final = 10.0
 _GATE_POLL_S: Final = 0.02
 _HEAD_START_NS: Final = 200_000_000
 """The time between the agreement on a start and the start, so that every task reads it in time."""
+_NEVER_LEFT: Final = f"sent_ns is null and outcome != '{SENT_BEFORE}'"
+"""Selects the results of requests that were not sent, as the target was not there."""
 _COLUMNS: Final = (
     *("file", "position", "connection", "asked_ns", "code", "flag", "version", "language"),
     *("ext", "body", "answer_code", "answer_ext", "answer_body"),
@@ -284,6 +286,11 @@ def read_answers(spark: SparkSession, folder: Path) -> tuple[DataFrame, int]:
     return known, results.count() - known.count()
 
 
+def never_left(results: DataFrame) -> int:
+    """Return how many requests of a replay were not sent, as the target was not there."""
+    return results.where(_NEVER_LEFT).count()
+
+
 def read_events(spark: SparkSession, folder: Path, levels: tuple[int, ...]) -> DataFrame:
     """Return the events of the messages of a watched replay, as rows of `messages.MESSAGES`.
 
@@ -376,7 +383,7 @@ def outcome(results: DataFrame) -> Outcome:
         f.percentile_approx(late, [0.5, 0.99]),
         f.count("sent_ns"),
         f.max("sent_ns") - f.min("sent_ns"),
-        f.count_if(f.col("sent_ns").isNull() & (f.col("outcome") != SENT_BEFORE)),
+        f.count_if(f.expr(_NEVER_LEFT)),
     ).collect()[0]
     return Outcome(
         outcomes=outcomes,

@@ -168,7 +168,10 @@ class Firing:
         timed = self._fire_timed(now_ms) if is_due else Fired(0, more=False)
         waited = Fired(0, more=False)
         if has_resumed:
-            waited = fire_resumed(self._store, self._clock.stored_ms(), MAX_FIRED)
+            waited = fire_resumed(self._store, now_ms, self._clock.stored_ms(), MAX_FIRED)
+            # If the clock was set back, some of what waited is due later.
+            if (due_ms := self._store.next_due()) is not None:
+                self.due_at(due_ms)
         recurred = Recurred(0, 0, more=False)
         if recurrences is not None:
             recurred = recurrences.fire_due(now_ms, MAX_RECURRED)

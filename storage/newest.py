@@ -7,15 +7,14 @@ import struct
 import lmdb
 
 from storage.errors import cannot_read
-from storage.keys import QUEUE_VALUE, timer_key_of
+from storage.keys import QUEUE_VALUE
 from storage.records import read_terms, record_in
-from storage.shapes import is_queued, is_waiting
+from storage.shapes import is_queued
 from storage.store import Store
 
 
 def newest_stored_ms(store: Store) -> int:
-    """Return the latest of three times: when a message was accepted, when one entered its queue, and when one of a
-    paused topic became due; 0 in an empty store.
+    """Return the latest time at which a message was accepted or entered its queue; 0 in an empty store.
 
     :raises DataFolderError: when a row cannot be read.
     """
@@ -44,13 +43,4 @@ def _newest_stored_ms(store: Store) -> int:
         newest_ms = max(newest_ms, QUEUE_VALUE.unpack(cursor.value())[3])
         # From a queue's last row to the last row of the queue before it.
         alive = cursor.set_range(cursor.key()[:-8]) and cursor.prev()
-    for topic, _ in store.paused.items():
-        # A waiting message was due, and will enter its queue no earlier than its due time.
-        cursor = txn.cursor(db=store.tables.waiting)
-        alive = cursor.prev() if cursor.set_range(topic + b"\1") else cursor.last()
-        while alive and cursor.key().startswith(topic + b"\0"):
-            if is_waiting(cursor.key(), cursor.value()):
-                newest_ms = max(newest_ms, int.from_bytes(timer_key_of(cursor.key())[:8]))
-                break
-            alive = cursor.prev()
     return newest_ms

@@ -40,10 +40,11 @@ def resume_topic(store: Store, topic: bytes) -> bool:
 
 
 @in_batch
-def fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
+def fire_resumed(store: Store, now_ms: int, stored_ms: int, limit: int) -> Fired:
     """Move waiting messages of resumed topics into their queues, the earliest of each first, at most `limit`. The
     topics share a step. If there are more than `limit`, those with the fewest messages are first. Messages that cannot
-    be fired are put aside. Call this after `fire_due`, which adds the messages that have become due.
+    be fired are put aside, and those that are not due at `now_ms`, as the clock was set back, go back into `timers`.
+    Call this after `fire_due`, which adds the messages that have become due.
 
     :param stored_ms: the time to note in the queues; never less than in an earlier call.
     """
@@ -67,10 +68,14 @@ def fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
             txn.delete_at(cursor, db=store.tables.waiting)
             store.paused.count(topic, -1)
             store.held.count_waiting(topic, -1, size)
+            timer = timer_key_of(key)
+            if int.from_bytes(timer[:8]) > now_ms:
+                store.put_back(txn, timer, value)
+                continue
             try:
                 queue = store.queue(topic, queue_number & ~NEVER_MOVED)
             except DamagedError:
-                store.put_aside(txn, timer_key_of(key), value)
+                store.put_aside(txn, timer, value)
                 continue
             number = key[len(name) + 8 : len(name) + 16]
             store.enqueue(queue, number, tag_hash, size, stored_ms)

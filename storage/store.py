@@ -373,13 +373,17 @@ class Store:
         :param key: its key in `timers`, where it need not be yet.
         """
         if txn.get(key, db=self.tables.timers) is None:
-            due_ms, topic, _, _ = split_timer_key(key)
-            txn.put(key, value, db=self.tables.timers)
-            self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
-            self.fronts.enter(topic, key)
-            self.count_bytes(400)
+            self.put_back(txn, key, value)
         number = key.find(b"\0", 8) + 1
         self.damaged.add(key[number : number + 8])
+
+    def put_back(self, txn: LoggedTransaction, key: bytes, value: bytes) -> None:
+        """Put the timer of a message that is pending all along into `timers`."""
+        due_ms, topic, _, _ = split_timer_key(key)
+        txn.put(key, value, db=self.tables.timers)
+        self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
+        self.fronts.enter(topic, key)
+        self.count_bytes(400)
 
     def enqueue(
         self, queue: Queue, number: bytes, tag_hash: int, size: int, stored_ms: int

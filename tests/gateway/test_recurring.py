@@ -681,7 +681,7 @@ def test_in_a_paused_topic_they_wait_with_the_others(
         4 * SECOND,
     ]
     resume_topic(gateway.store, b"orders")
-    fire_resumed(gateway.store, gateway.now_ms, 10)
+    fire_resumed(gateway.store, gateway.now_ms, gateway.now_ms, 10)
     gateway.service.broker.committer.change()
     gateway.settle()
     assert bodies(client.pull_all()) == ["recurring", "timed", "recurring"]

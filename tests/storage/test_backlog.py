@@ -125,7 +125,7 @@ class Backlog:
             _, self.behind = fire_crowded_out(
                 self.store, self.now_ms, self.latest_ms, 2, self.behind
             )
-        return fire_resumed(self.store, self.latest_ms, 3).more or more
+        return fire_resumed(self.store, self.latest_ms, self.latest_ms, 3).more or more
 
     def _commit(self, *, more: bool) -> None:
         self.store.commit()

@@ -378,7 +378,7 @@ class TestWhatCannotFire:
         store = folder.damage("ends", queue_prefix(TOPIC, 0), b"short")
         if is_paused:
             resume_topic(store, TOPIC)
-            fire_resumed(store, 1_000, 10)
+            fire_resumed(store, 1_000, 1_000, 10)
             store.commit()
         else:
             assert fire(store, 1_000, limit=2) + fire(store, 1_000) == 1
@@ -457,7 +457,7 @@ class TestWhatCannotFire:
         if is_resumed:
             resume_topic(store, TOPIC)
             store.commit()
-            fire_resumed(store, 1_000, 10)
+            fire_resumed(store, 1_000, 1_000, 10)
             store.commit()
         send(store, Sample(b"c", b"bills"))
         assert abort(store, b"a", 1_001) == [AbortResult(Aborted.ABORTED, 1_000)]
@@ -467,7 +467,7 @@ class TestWhatCannotFire:
         assert pending_ids(store) == [b"b"]
         if not is_resumed:
             resume_topic(store, TOPIC)
-            fire_resumed(store, 1_001, 10)
+            fire_resumed(store, 1_001, 1_001, 10)
             store.commit()
         assert fire(store, 2_000) == 1
         assert ids_in(store) == [b"b"]

@@ -292,7 +292,7 @@ class StoreAndModel(RuleBasedStateMachine):
                 more = True
             else:
                 del self.batch.paused[topic]
-        assert fire_resumed(self.store, self.now_ms, limit) == (count, more)
+        assert fire_resumed(self.store, self.now_ms, self.now_ms, limit) == (count, more)
 
     @rule(later_ms=st.sampled_from([0, 1, 3, 2_000]), limit=st.sampled_from([1, 3, 100]))
     def fire(self, later_ms: int, limit: int) -> None:

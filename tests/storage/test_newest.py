@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from storage import Store, newest_stored_ms, pause_topic
+from storage import Store, newest_stored_ms
 from storage.keys import queue_prefix
 from tests.storage.folder import Folder
-from tests.storage.sample import TOPIC, Sample, fire, hold, hold_all, numbered, send
+from tests.storage.sample import TOPIC, Sample, fire, hold, hold_all, send
 
 
 def test_the_newest_time_is_also_that_of_what_only_waits(store: Store) -> None:
@@ -26,32 +26,6 @@ def test_the_newest_time_may_be_that_of_any_queue(store: Store, queue: int) -> N
     store.commit()
     fire(store, 5_000)
     assert newest_stored_ms(store) == 5_000
-
-
-@pytest.mark.parametrize("latest", [b"a", b"c"])
-def test_the_newest_time_may_be_that_of_what_waits_in_a_paused_topic(
-    store: Store, latest: bytes
-) -> None:
-    for topic in (b"a", b"b", b"c"):
-        pause_topic(store, topic, 900)
-    for topic in (b"a", b"c"):
-        hold(store, Sample(b"waits", topic), 9_000 if topic == latest else 5_000)
-    store.commit()
-    fire(store, 9_500)
-    assert newest_stored_ms(store) == 9_000
-
-
-@pytest.mark.parametrize("key", [TOPIC + b"\0x", TOPIC + b"\0" + b"\xff" * 12])
-def test_the_newest_time_is_none_of_what_waits_that_cannot_be_read(
-    folder: Folder, key: bytes
-) -> None:
-    store = folder.open()
-    pause_topic(store, TOPIC, 900)
-    hold_all(store, numbered(2), 5_000)
-    fire(store, 9_500)
-    store = folder.damage("waiting", key, b"")
-    assert newest_stored_ms(store) == 5_000
-    folder.damage("waiting", key, None)
 
 
 @pytest.mark.parametrize("key", [b"x", queue_prefix(TOPIC, 1) + bytes(8)])

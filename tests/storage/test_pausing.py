@@ -121,13 +121,13 @@ def test_what_waits_can_be_aborted(paused: Store) -> None:
 
 def test_resuming_fires_in_the_order_of_due_times_in_steps(paused: Store) -> None:
     assert resume_topic(paused, TOPIC)
-    assert fire_resumed(paused, 2_000, 2) == Fired(2, more=True)
+    assert fire_resumed(paused, 2_000, 2_000, 2) == Fired(2, more=True)
     assert [pause.waiting for _, pause in paused.paused.items()] == [3]
     # A message that becomes due meanwhile takes its place behind them.
     hold(paused, Sample(b"late"), 2_000)
     assert fire_due(paused, 2_000, 2_000, 10) == Fired(0, more=False)
-    assert fire_resumed(paused, 2_000, 3) == Fired(3, more=True)
-    assert fire_resumed(paused, 2_000, 3) == Fired(1, more=False)
+    assert fire_resumed(paused, 2_000, 2_000, 3) == Fired(3, more=True)
+    assert fire_resumed(paused, 2_000, 2_000, 3) == Fired(1, more=False)
     paused.commit()
     assert ids_in(paused) == [*numbered(5), b"late"]
     assert paused.paused.items() == []
@@ -143,9 +143,9 @@ def test_resumed_topics_share_a_step(paused: Store) -> None:
     assert fire(paused, 2_000) == 0
     for topic in (TOPIC, OTHER):
         resume_topic(paused, topic)
-    assert fire_resumed(paused, 2_000, 5) == Fired(4, more=True)
-    assert fire_resumed(paused, 2_000, 1) == Fired(1, more=True)
-    assert fire_resumed(paused, 2_000, 5) == Fired(3, more=False)
+    assert fire_resumed(paused, 2_000, 2_000, 5) == Fired(4, more=True)
+    assert fire_resumed(paused, 2_000, 2_000, 1) == Fired(1, more=True)
+    assert fire_resumed(paused, 2_000, 2_000, 5) == Fired(3, more=False)
     paused.commit()
     assert (ids_in(paused), ids_in(paused, OTHER)) == (numbered(5), numbered(3))
 
@@ -158,11 +158,24 @@ def test_resuming_a_topic_fires_nothing_of_another_that_is_paused(
     hold(paused, Sample(b"kept", other), 1_000)
     assert fire(paused, 2_000) == 0
     resume_topic(paused, TOPIC)
-    assert fire_resumed(paused, 2_000, 9) == Fired(5, more=False)
+    assert fire_resumed(paused, 2_000, 2_000, 9) == Fired(5, more=False)
     paused.commit()
     assert ids_in(paused) == numbered(5)
     assert pending_ids(paused) == [b"kept"]
     assert [topic for topic, _ in paused.paused.items()] == [other]
+
+
+def test_what_is_not_due_any_more_waits_for_its_time(paused: Store) -> None:
+    resume_topic(paused, TOPIC)
+    assert fire_resumed(paused, 1_002, 2_000, 4) == Fired(3, more=True)
+    assert fire_resumed(paused, 1_002, 2_000, 4) == Fired(0, more=False)
+    paused.commit()
+    assert ids_in(paused) == numbered(5)[:3]
+    assert pending_ids(paused) == numbered(5)[3:]
+    assert dict(paused.held_totals()) == {TOPIC: 2}
+    assert paused.paused.items() == []
+    assert paused.next_due() == 1_003
+    assert fire(paused, 2_000) == 2
 
 
 def test_the_answers_are_true(store: Store) -> None:
@@ -189,17 +202,17 @@ def test_survives_crashes(folder: Folder, inbox_size: int) -> None:
     assert dict(store.held_totals()) == {TOPIC: 4}
     assert fire(store, 1_500) == 0
     resume_topic(store, TOPIC)
-    assert fire_resumed(store, 1_500, 1) == Fired(1, more=True)
+    assert fire_resumed(store, 1_500, 1_500, 1) == Fired(1, more=True)
     store.commit()
     store = folder.reopen_after_crash()
-    assert fire_resumed(store, 1_600, 10) == Fired(3, more=False)
+    assert fire_resumed(store, 1_600, 1_600, 10) == Fired(3, more=False)
     store.commit()
     assert ids_in(store) == numbered(4)
 
 
 def test_a_refused_batch_changes_nothing(paused: Store) -> None:
     resume_topic(paused, TOPIC)
-    fire_resumed(paused, 2_000, 2)
+    fire_resumed(paused, 2_000, 2_000, 2)
     paused.abandon()
     [(_, pause)] = paused.paused.items()
     assert (pause.waiting, pause.resumed) == (5, False)
@@ -230,7 +243,7 @@ def test_resumed_topics_are_told_with_the_fewest_waiting_first(
     paused.commit()
     store = folder.open()
     assert store.paused.resumed() == [OTHER, TOPIC]
-    assert fire_resumed(store, 2_000, 4) == Fired(3, more=True)
+    assert fire_resumed(store, 2_000, 2_000, 4) == Fired(3, more=True)
     assert store.paused.resumed() == [TOPIC]
     store.abandon()
     assert store.paused.resumed() == [OTHER, TOPIC]
@@ -254,7 +267,7 @@ def test_a_row_that_cannot_be_read_keeps_no_other_from_being_shown_or_let_go(
     assert pending_ids(store) == numbered(5)
     assert sum(count_due(store, Columns(0, HELD_SPAN_MS, 10)).counts.values()) == 5
     resume_topic(store, TOPIC)
-    assert fire_resumed(store, 3_000, 100) == Fired(5, more=False)
+    assert fire_resumed(store, 3_000, 3_000, 100) == Fired(5, more=False)
     store.commit()
     assert ids_in(store) == numbered(5)
     folder.close()
@@ -268,7 +281,7 @@ def test_a_row_that_cannot_be_read_takes_no_turn_of_those_behind_it(
     row = TOPIC + bytes(17) + b"x"
     store = folder.damage("waiting", row, b"short")
     resume_topic(store, TOPIC)
-    assert sum(fire_resumed(store, 3_000, 1).messages for _ in range(5)) == 5
+    assert sum(fire_resumed(store, 3_000, 3_000, 1).messages for _ in range(5)) == 5
     store.commit()
     folder.damage("waiting", row, None)
 
@@ -284,7 +297,7 @@ def test_a_wrong_count_of_what_waits_has_no_batch_refused(
     abort(store, b"m00000", 2_002)
     store.commit()
     resume_topic(store, TOPIC)
-    while fire_resumed(store, 2_003, 1).more:
+    while fire_resumed(store, 2_003, 2_003, 1).more:
         store.commit()
     store.commit()
     assert ids_in(store) == [*numbered(5)[1:], b"late"]

@@ -106,10 +106,10 @@ class Broker:
         return MessageQueue(topic, self.config.broker_name, number)
 
     def topics_with_pending(self) -> list[str]:
-        """Return the topics that hold pending messages: to look for these in a hundred thousand others takes 0.1 s."""
+        """Return the topics that hold pending messages, deleted ones too: to look for these in a hundred thousand
+        others takes 0.1 s."""
         self.store.settled_reader()  # a batch that the look-up would have committed counts
-        held = [topic.decode() for topic in self.store.held_totals()]
-        return [topic for topic in held if self.topics.get(topic) is not None]
+        return [topic.decode() for topic in self.store.held_totals()]
 
     def topics_consumed_by(self, group: str) -> list[str]:
         """Return the topics in which a group has progress, and those where messages of these that it popped have come

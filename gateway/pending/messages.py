@@ -355,11 +355,10 @@ class PendingMessages:
     def _topics_of(self, wanted: Wanted) -> list[bytes]:
         """Return the topics that are searched for a key."""
         if wanted.topic:
-            names = [wanted.topic]
-        elif wanted.state == State.PENDING.value:
-            names = self._broker.topics_with_pending()
-        else:
-            names = self._broker.topics.names()
+            return [wanted.topic.encode()]
+        names = set(self._broker.topics_with_pending())
+        if wanted.state != State.PENDING.value:
+            names.update(self._broker.topics.names())
         return [name.encode() for name in names]
 
     def _with_key(self, topics: Iterable[bytes], key: str) -> Iterator[Found]:

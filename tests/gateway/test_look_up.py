@@ -222,6 +222,12 @@ class TestKey:
         assert client.look_up(key="k") == []
         assert ids(client.look_up(key="k", state="fired")) == ["A", "B"]
 
+    @pytest.mark.parametrize("state", ["pending", "any"])
+    def test_in_a_deleted_topic(self, client: MemoryClient, state: str) -> None:
+        schedule(client, "A", 500, KEYS="k")
+        client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+        assert ids(client.look_up(key="k", state=state)) == ["A"]
+
     def test_large_messages_page_by_page(
         self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -16,7 +16,7 @@ from storage.environment import Tables
 from storage.keys import PAUSE_VALUE, timer_key_of, waiting_key
 from storage.logged import LoggedTransaction
 from storage.reader import Reader, names_in, rows_with_prefix
-from storage.shapes import is_name, is_pause
+from storage.shapes import is_name, is_pause, is_waiting
 from storage.sums import possible
 
 
@@ -170,6 +170,18 @@ def waiting_timers(
         if readable is None or (is_name(name) and readable(name))
     ]
     return merge(*(_waiting_of(txn, tables, name, start, end) for name in topics))
+
+
+def last_waiting(txn: Reader, tables: Tables) -> Iterator[bytes]:
+    """Return the last waiting message of each topic that can be read, its key as in `timers`."""
+    for topic in names_in(txn, tables.waiting):
+        cursor = txn.cursor(db=tables.waiting)
+        alive = cursor.prev() if cursor.set_range(topic + b"\1") else cursor.last()
+        while alive and cursor.key().startswith(topic + b"\0"):
+            if is_waiting(cursor.key(), cursor.value()):
+                yield timer_key_of(cursor.key())
+                break
+            alive = cursor.prev()
 
 
 def misplaced(txn: Reader, tables: Tables) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ from storage.keys import (
     pack_u64,
     timer_topic,
 )
-from storage.paused import waiting_timers
+from storage.paused import last_waiting, waiting_timers
 from storage.pending import LEAPS_WEIGH, pending_timers
 from storage.reader import Reader
 from storage.shapes import is_timer
@@ -150,8 +150,8 @@ def due_range(store: Store) -> tuple[int, int] | None:
     txn = store.settled_reader()
     in_memory = store.inbox.keys()
     keys = [min(in_memory), max(in_memory)] if in_memory else []
-    # Waiting messages of paused topics are already due; the first of them is enough.
     keys += [key for key, _ in islice(waiting_timers(txn, store.tables), 1)]
+    keys += last_waiting(txn, store.tables)
     cursor = txn.cursor(db=store.tables.timers)
     if cursor.first():
         keys.append(cursor.key())

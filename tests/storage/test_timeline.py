@@ -179,6 +179,17 @@ def test_the_first_and_the_last(folder: Folder) -> None:
     assert due_range(store) == (6_500, 8_500)
 
 
+@pytest.mark.parametrize("last", [b"a", b"b", b"c"])
+def test_the_last_may_wait_in_a_paused_topic(store: Store, last: bytes) -> None:
+    for topic in (b"a", b"b", b"c"):
+        pause_topic(store, topic, 0)
+        hold(store, Sample(b"x", topic), 5_000)
+        hold(store, Sample(b"y", topic), 9_000 if topic == last else 7_000)
+    store.commit()
+    assert fire(store, 9_000) == 0
+    assert due_range(store) == (5_000, 9_000)
+
+
 def test_what_is_in_memory_is_counted_in_pieces(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

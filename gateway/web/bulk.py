@@ -175,11 +175,15 @@ class Bulk:
         self._pending.check_enabled()
         to = self._new_time(body)
         wanted = self._wanted(asker, body.selection)
+
+        def may(actions: frozenset[policies.Action], topic: str) -> bool:
+            return _is_meant(wanted, topic) and asker.may(actions, topic)
+
         if to is not None:
             first = self._changes.select(wanted, SAMPLE, None).found
-            self._changes.check([one for one in first if asker.may(PUB, _topic_of(one))], to)
+            self._changes.check([one for one in first if may(PUB, _topic_of(one))], to)
         bound, stored_ms = self._broker.store.next_sequence, self._broker.clock.stored_ms()
-        sample = self._pending.look_up(wanted, asker.may, limit=SAMPLE).messages
+        sample = self._pending.look_up(wanted, may, limit=SAMPLE).messages
         number, is_exact = await self._count(asker, wanted)
         expires_ms = self._broker.clock.now_ms() + TOKEN_MINUTES * 60_000
         order = _Order(

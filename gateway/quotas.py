@@ -50,7 +50,8 @@ class Quotas:
         timed_bytes: int,
         replaced: Callable[[], Sequence[int]] = tuple,
     ) -> None:
-        """Count messages against the topic's limits.
+        """Count messages against the topic's limits. A topic may hold more than a limit, as one that was lowered: it
+        still accepts what does not add to that.
 
         :param messages: how many are to be accepted, together or not at all.
         :param timed: how many of them are for later.
@@ -66,14 +67,16 @@ class Quotas:
             most = default.held_messages if own.held_messages is None else own.held_messages
             if most:
                 held = self._store.held.messages_of(topic.stored_name)
-                if held + timed > most and held + timed - len(replaced()) > most:
+                room = max(0, most - held)
+                if timed > room and timed - len(replaced()) > room:
                     self._refuse_held(
                         topic, HELD_MESSAGES, f"{held} messages", str(most), own.held_messages
                     )
             most = default.held_bytes if own.held_bytes is None else own.held_bytes
             if most:
                 held = self._store.held.sizes_of(topic.stored_name)
-                if held + timed_bytes > most and held + timed_bytes - sum(replaced()) > most:
+                room = max(0, most - held)
+                if timed_bytes > room and timed_bytes - sum(replaced()) > room:
                     size = f"{held} bytes of messages"
                     self._refuse_held(topic, HELD_BYTES, size, show_size(most), own.held_bytes)
         rate = default.send_rate if own.send_rate is None else own.send_rate

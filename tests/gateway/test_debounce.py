@@ -149,6 +149,18 @@ class TestLimits:
         assert bodies(client.pull()) == ["now"]
         assert len(client.look_up()) == 1
 
+    @pytest.mark.parametrize("limit", ["max.held.messages=1", "max.held.bytes=50"])
+    def test_one_that_replaces_as_much_needs_no_room_above_a_limit_that_was_lowered(
+        self, client: MemoryClient, limit: str
+    ) -> None:
+        for name in "abc":
+            ok(debounced(client, name, 1_000, f"k{name}", UNIQ_KEY=name))
+        ok(create_topic(client, "orders", attributes=f"+{limit}"))
+        assert debounced(client, "d", 1_000, "ka", UNIQ_KEY="d").ext()["replaced"] == "1"
+        refused = debounced(client, "e", 1_000, "ke", UNIQ_KEY="e")
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert debounced(client, "f", 1_000, "kb", UNIQ_KEY="f").ext()["replaced"] == "1"
+
     def test_bytes(self, client: MemoryClient) -> None:
         ok(create_topic(client, "orders", attributes="+max.held.bytes=64KiB"))
         ok(debounced(client, "a" * 40_000, 1_000, UNIQ_KEY="a"))

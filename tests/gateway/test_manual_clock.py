@@ -96,6 +96,23 @@ def test_more_than_one_step_fires_is_fired(client: MemoryClient) -> None:
     assert move(client, advance=1000)["fired"] == 1200
 
 
+def test_what_waits_in_a_resumed_topic_fires_before_the_clock_moves_on(
+    client: MemoryClient,
+) -> None:
+    topic = {"topic": "orders"}
+    for _ in range(12):
+        client.send_batch([("early", {"TIMER_DELAY_MS": "1000"})] * 100)
+    client.send_message(body="late", TIMER_DELAY_MS="3000")
+    client.ask(RequestCode.PAUSE_TOPIC, topic)
+    assert move(client, advance=2_000)["fired"] == 0
+    client.send(RequestCode.RESUME_TOPIC, topic)
+    assert move(client, advance=2_000)["fired"] == 1_201
+    messages = client.pull_all()
+    assert len(messages) == 1_201
+    assert {message.store_ms - START_MS for message in messages[:-1]} == {2_000}
+    assert (messages[-1].body, messages[-1].store_ms - START_MS) == (b"late", 3_000)
+
+
 def test_it_is_set_forward_and_back(client: MemoryClient) -> None:
     client.send_message(TIMER_DELIVER_MS=str(START_MS + MINUTE_MS))
     assert move(client, to=START_MS - 1000)["nowMs"] == START_MS - 1000

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
@@ -233,10 +234,9 @@ def _as_named(kind: Any, value: Any) -> Any:
     write them. RocketMQ reads these up to 5.3 (fastjson's smart match)."""
     if isinstance(value, list):
         return [_as_named(kind, item) for item in value]
-    body = _body_in(kind)
-    if body is None or not isinstance(value, dict):
+    members = _members_in(kind)
+    if members is None or not isinstance(value, dict):
         return value
-    members = {member.encode_name.lower(): member for member in msgspec.structs.fields(body)}
     named = {}
     for name, item in value.items():
         member = members.get(name.lower())
@@ -245,11 +245,13 @@ def _as_named(kind: Any, value: Any) -> Any:
     return named
 
 
-def _body_in(kind: Any) -> type[msgspec.Struct] | None:
-    """Return the structure that a type is, or holds, as a list of them does."""
+@cache  # a body can have thousands of objects of a type, and to look up its members takes 20 us
+def _members_in(kind: Any) -> dict[str, msgspec.structs.FieldInfo] | None:
+    """Return the members of the structure that a type is, or holds, as a list of them does, by their names in small
+    letters."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return kind
-    return next(filter(None, map(_body_in, get_args(kind))), None)
+        return {member.encode_name.lower(): member for member in msgspec.structs.fields(kind)}
+    return next(filter(None, map(_members_in, get_args(kind))), None)
 
 
 def parse_attribute_changes(text: str) -> dict[str, str]:

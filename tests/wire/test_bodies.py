@@ -174,6 +174,23 @@ def test_locks_with_other_capitals() -> None:
     assert (request.client_id, request.consumer_group, request.mq_set) == ("c", "G", [QUEUE])
 
 
+def test_the_members_of_a_type_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking them up for each object held up all other requests for seconds where a body had tens of thousands."""
+    kinds: list[Any] = []
+    look_up = msgspec.structs.fields
+
+    def counted(kind: Any) -> Any:
+        kinds.append(kind)
+        return look_up(kind)
+
+    monkeypatch.setattr(msgspec.structs, "fields", counted)
+    queue = '{"BrokerName":"broker-a","QueueId":2,"Topic":"T"}'
+    queues = ",".join([queue] * 1_000)
+    body = f'{{"consumerGroup":"G","clientId":"c","mqSet":[{queues}]}}'.encode()
+    assert read_body(body, LockRequest).mq_set == [QUEUE] * 1_000
+    assert len(kinds) == len(set(kinds))
+
+
 def test_route_as_every_client_reads_it() -> None:
     body = encode_route("C", "broker-a", "10.0.0.1:10911", TopicSettings("T", 8, 4, 6))
     assert json.loads(body) == {

@@ -32,7 +32,7 @@ from storage import (
     MAX_LOOKED_AT,
     Store,
     Terms,
-    can_replace,
+    count_candidates,
     note_older,
     put_half,
     replace_pending,
@@ -42,6 +42,10 @@ from storage import (
 
 REGION = "DefaultRegion"
 """Upstream's default for the region of a broker; clients put it into their traces."""
+
+MAX_EXAMINED = 10_000
+"""Messages that all debounces of a batch may examine, some 25 us each. A debounce examines the messages that have come
+with its key since the last one, that one included; a single send keeps to `MAX_LOOKED_AT`."""
 
 SET_ANEW = (
     *REQUESTS,
@@ -172,6 +176,7 @@ class Intake:
             timed = prepared.due_ms is not None
             self._quotas.admit(topic, 1, timed, prepared.size if timed else 0)
         else:
+            self._check_debounces(topic, [prepared])
             self._admit(topic, [prepared])
         return self._store_message(prepared)
 
@@ -200,6 +205,7 @@ class Intake:
         prepared = [self._prepare(topic, message, "", rules) for message in messages]
         for one in prepared:
             self._check(one, MAX_PROPERTIES)
+        self._check_debounces(topic, prepared)
         self._admit(topic, prepared)
         return [self._store_message(one) for one in prepared]
 
@@ -232,6 +238,7 @@ class Intake:
         properties = half_properties(prepared.properties, topic.name, message.queue_id, message_id)
         prepared.encoded = properties.encode()
         self._check(prepared, topic.most_properties - ADDED_LATER)
+        self._check_debounces(topic, [prepared])
         self._admit(topic, [prepared])
         stored_ms = self._clock.stored_ms()
         sequence = self._store.new_sequence()
@@ -324,17 +331,30 @@ class Intake:
         return list(found.values())
 
     def _check(self, prepared: _Prepared, most_properties: int) -> None:
-        """Refuse a message that is too long, and a debounce that is not allowed or would have to search too much."""
+        """Refuse a message that is too long."""
         if len(prepared.message.body) > self._max_body or len(prepared.encoded) > most_properties:
             raise too_long(self._max_body)
-        topic, key = prepared.topic, prepared.debounced
-        if key is None:
-            return
-        self._check_debounce(prepared)
-        if not can_replace(self._store, topic.stored_name, key):
+
+    def _check_debounces(self, topic: Topic, prepared: list[_Prepared]) -> None:
+        """Refuse messages that are accepted together if one of them debounces where that is not allowed, or if their
+        debounces would have to examine too many messages."""
+        for one in prepared:
+            self._check_debounce(one)
+        examined = _examined_of_these(prepared)
+        for key in {one.debounced: None for one in prepared if one.debounced is not None}:
+            count = count_candidates(self._store, topic.stored_name, key)
+            if count > MAX_LOOKED_AT:
+                raise illegal(
+                    f"more than {MAX_LOOKED_AT} messages of topic {topic.name} have come with the key that "
+                    f"{names.DEBOUNCE} names and without {names.DEBOUNCE}: choose another key"
+                )
+            examined += count
+            if examined > MAX_EXAMINED:
+                break
+        if examined > MAX_EXAMINED:
             raise illegal(
-                f"more than {MAX_LOOKED_AT} messages of topic {topic.name} have come with the key that "
-                f"{names.DEBOUNCE} names and without {names.DEBOUNCE}: choose another key"
+                f"the messages of the batch with {names.DEBOUNCE} would have to examine more than {MAX_EXAMINED} "
+                "messages with their keys: send smaller batches"
             )
 
     def _check_debounce(self, prepared: _Prepared) -> None:
@@ -435,6 +455,21 @@ def _debounced(values: Mapping[str, str]) -> bytes:
             f'{names.DEBOUNCE} = "{key[:64]}" is not one of the keys of the message: set it as a key as well'
         )
     return key.encode()
+
+
+def _examined_of_these(prepared: list[_Prepared]) -> int:
+    """Return how many messages of a batch its own debounces examine: each message is stored before the next one."""
+    since = {one.debounced: 0 for one in prepared if one.debounced is not None}
+    if not since:
+        return 0
+    examined = 0
+    for one in prepared:
+        if one.debounced is not None:
+            examined += since[one.debounced]
+            since[one.debounced] = 0
+        for key in since.keys() & keys_in(one.message.values.get(names.KEYS, "")):
+            since[key] += 1
+    return examined
 
 
 def _lasting(prepared: list[_Prepared]) -> list[_Prepared]:

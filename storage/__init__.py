@@ -17,7 +17,7 @@ from storage.copies import (
 )
 from storage.debouncing import (
     MAX_LOOKED_AT,
-    can_replace,
+    count_candidates,
     note_older,
     replace_pending,
     replaceable,
@@ -164,11 +164,11 @@ __all__ = [
     "back_up",
     "back_up_changes",
     "begin_queue",
-    "can_replace",
     "check_command",
     "check_readable",
     "check_readable_with_key",
     "compact",
+    "count_candidates",
     "count_due",
     "count_overdue",
     "count_recurring",

@@ -21,9 +21,10 @@ MAX_LOOKED_AT = 2_000
 
 
 @in_batch
-def can_replace(store: Store, topic: bytes, key: bytes) -> bool:
-    """Whether few enough messages with a key were accepted since its last debounce for `replace_pending`."""
-    return len(_candidates(store, topic, term(key))) <= MAX_LOOKED_AT
+def count_candidates(store: Store, topic: bytes, key: bytes) -> int:
+    """Return how many messages with a key were accepted since its last debounce, that one included. `replace_pending`
+    examines all of them if they are at most `MAX_LOOKED_AT`; if there are more, this is one more."""
+    return len(_candidates(store, topic, term(key)))
 
 
 @in_batch
@@ -31,7 +32,7 @@ def replace_pending(store: Store, topic: bytes, key: bytes, sequence: int, now_m
     """Abort all pending messages of a topic with a key, because another message replaces them.
 
     :param sequence: of the replacing message, which has the key.
-    :returns: how many were aborted. If `can_replace` is false, only some are.
+    :returns: how many were aborted. If there are more candidates than it examines, only some are.
     """
     txn = store.batch_transaction()
     store.count_bytes(400)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from gateway import intake
 from gateway.handlers import sending
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import offset_msg_id
 from gateway.wire.properties import find
+from storage import Store, count_candidates
 from tests.gateway.memory import (
     START_MS,
     MemoryClient,
@@ -173,6 +175,45 @@ def test_too_many_that_debounce(client: MemoryClient, monkeypatch: pytest.Monkey
         ResponseCode.MESSAGE_ILLEGAL,
         "3 messages of the batch have TIDEGATE_DEBOUNCE; 2 are possible: send smaller batches",
     )
+
+
+def test_debounces_that_would_examine_too_many(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of 3,000 with 66 keys each, and one of 3,000 with a key of 2,000 others, held up all other clients for
+    2 s and longer."""
+    monkeypatch.setattr(intake, "MAX_EXAMINED", 6)
+
+    def one(keys: str, key: str) -> tuple[str, dict[str, str]]:
+        return ("a", {"KEYS": keys, "TIDEGATE_DEBOUNCE": key, "TIMER_DELAY_SEC": "60"})
+
+    later = ("a", {"KEYS": "x", "TIMER_DELAY_SEC": "60"})
+    # The seven that debounce by x examine one each, except for the first.
+    assert client.send_batch([one("x", "x")] * 7).code == ResponseCode.SUCCESS
+    assert client.send_batch([later] * 3).code == ResponseCode.SUCCESS
+    # Those that debounce by x examine four and two, those by y one and two.
+    batch = [one("x y", "x"), one("x y", "y"), one("x y", "x"), one("x y", "y")]
+    answer = client.send_batch(batch)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert answer.remark is not None
+    assert "TIDEGATE_DEBOUNCE would have to examine more than 6 messages" in answer.remark
+    assert client.send_batch(batch[:2]).code == ResponseCode.SUCCESS
+    assert len(client.look_up(key="x")) == 1
+
+
+def test_a_batch_counts_what_a_key_replaces_once(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = []
+
+    def counted(store: Store, topic: bytes, key: bytes) -> int:
+        keys.append(key)
+        return count_candidates(store, topic, key)
+
+    monkeypatch.setattr(intake, "count_candidates", counted)
+    one = ("a", {"KEYS": "x", "TIDEGATE_DEBOUNCE": "x", "TIMER_DELAY_SEC": "60"})
+    assert client.send_batch([one] * 50).code == ResponseCode.SUCCESS
+    assert keys == [b"x"]
 
 
 def test_too_many_messages(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from storage import (
     StorageFullError,
     Store,
     abort,
-    can_replace,
+    count_candidates,
     find_by_id,
     find_by_key,
     find_by_sequence,
@@ -257,7 +257,7 @@ class StoreAndModel(RuleBasedStateMachine):
         ]
         for sequence in older:
             self.batch.abort(sequence, self.now_ms)
-        assert can_replace(self.store, topic, key)
+        assert count_candidates(self.store, topic, key) >= len(older)
         sequence = self.store.next_sequence
         assert replace_pending(self.store, topic, key, sequence, self.now_ms) == len(older)
         self.accept(topic, 0, message_id, (key,), 0, 10, delay_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from gateway.clients import Clients
 from gateway.clock import Clock
@@ -26,6 +27,9 @@ from gateway.topics import Groups, Topics
 from gateway.wire.bodies import MessageQueue
 from gateway.wire.group_topics import retry_topic
 from storage import Removed, Store, remove_expired
+
+FORGOTTEN_AT_ONCE: Final = 2_000
+"""Topics of which one turn of the reactor checks whether they were deleted, some 2 ms of work."""
 
 
 @dataclass(slots=True)
@@ -91,15 +95,18 @@ class Broker:
             lambda topic, queue: self.topics.begin_of(topic.decode(errors="replace"), queue),
         )
 
-    def forget_deleted(self) -> None:
-        """Free the memory for deleted topics, and for messages that came into them since. No batch may be open."""
+    def forget_deleted(self) -> bool:
+        """Free the memory for deleted topics, and for messages that came into them since. No batch may be open. Return
+        True when there may be more: then call it again in another turn of the reactor."""
 
         def is_known(topic: bytes) -> bool:
             return self.topics.get(topic.decode()) is not None
 
-        for topic in self.store.forget_topics(is_known, self.parked.awaits):
+        unknown, more = self.store.forget_topics(is_known, self.parked.awaits, FORGOTTEN_AT_ONCE)
+        for topic in unknown:
             self.quotas.forget_topic(topic.decode())
             self.stats.forget_entered(topic.decode())
+        return more
 
     def message_queue(self, topic: str, number: int) -> MessageQueue:
         """Return a queue of this gateway as tools name it."""

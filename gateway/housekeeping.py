@@ -288,8 +288,7 @@ class Housekeeping:
     def _forget_deleted(self) -> bool:
         if self._broker.store.has_changes:
             return True
-        self._broker.forget_deleted()
-        return False
+        return self._broker.forget_deleted()
 
     def _have_held(self) -> Deferred[None] | None:
         store = self._broker.store

@@ -139,6 +139,8 @@ class Store:
         self._queues: dict[bytes, dict[int, Queue]] = {}
         # Topics that `forget_topics` must check: their settings were changed, or one of their queues was opened.
         self._touched: set[bytes] = set()
+        # Those of them that it has still to check, as it does not check all at once.
+        self._unchecked: list[bytes] = []
         # Queues in memory that had never held a message when they were opened, and how many of them were kept when they
         # were last looked through.
         self._unused: list[Queue] = []
@@ -784,15 +786,20 @@ class Store:
         return self._queues.get(topic, {}).values()
 
     def forget_topics(
-        self, is_known: Callable[[bytes], bool], is_awaited: Callable[[Queue], bool]
-    ) -> list[bytes]:
-        """Drop unknown topics from memory, except for awaited queues, whose objects the waiting requests hold. No batch
-        may be open.
+        self, is_known: Callable[[bytes], bool], is_awaited: Callable[[Queue], bool], limit: int
+    ) -> tuple[list[bytes], bool]:
+        """Drop unknown topics from memory, except for awaited queues, whose objects the waiting requests hold. Check at
+        most `limit` of those that were touched since they were checked last: it can be all topics. No batch may be
+        open.
 
-        :returns: the unknown topics, of those that were touched since the last call.
+        :returns: the unknown topics among them, and whether others are left to check.
         """
-        unknown = [topic for topic in self._touched if not is_known(topic)]
-        self._touched.clear()
+        if not self._unchecked:
+            self._unchecked = list(self._touched)
+            self._touched.clear()
+        checked = self._unchecked[-limit:]
+        del self._unchecked[-limit:]
+        unknown = [topic for topic in checked if not is_known(topic)]
         for topic in unknown:
             queues = self._queues.pop(topic, {})
             awaited = {number: queue for number, queue in queues.items() if is_awaited(queue)}
@@ -800,7 +807,7 @@ class Store:
                 self._queues[topic] = awaited
                 self._touched.add(topic)
             del self.timed[topic], self.fired[topic]
-        return unknown
+        return unknown, bool(self._unchecked)
 
     def forget_unused(self, is_awaited: Callable[[Queue], bool]) -> None:
         """Drop from memory the queues that have never held a message, 370 bytes each: a topic may have thousands

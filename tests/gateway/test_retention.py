@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway import housekeeping
+from gateway import broker, housekeeping
 from gateway.topics import Topic, Topics
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import (
@@ -322,6 +322,33 @@ class TestDeletedTopics:
             patched.setattr(Topics, "get", counted)
             gateway.service.broker.forget_deleted()
         assert asked == ["orders"]
+
+    def test_many_are_looked_at_in_several_turns(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After all of 50,000 topics were touched, the check for deleted ones held up all other requests for 50 ms."""
+        monkeypatch.setattr(broker, "FORGOTTEN_AT_ONCE", 2)
+        names = [f"orders{number}" for number in range(7)]
+        for name in names:
+            client.send_message(name)
+        gateway.advance(20_000)
+        for name in names[:5]:
+            self.delete(client, name)
+        asked: list[str] = []
+        get = Topics.get
+
+        def counted(topics: Topics, name: str) -> Topic | None:
+            asked.append(name)
+            return get(topics, name)
+
+        rounds = []
+        with monkeypatch.context() as patched:
+            patched.setattr(Topics, "get", counted)
+            while gateway.service.broker.forget_deleted():
+                rounds.append(len(asked))
+        assert rounds == [2, 4]
+        assert sorted(asked) == names[:5]
+        assert sorted(gateway.store.open_topics()) == [name.encode() for name in names[5:]]
 
     def test_who_waits_gets_the_first_of_one_made_again(
         self, gateway: MemoryGateway, client: MemoryClient

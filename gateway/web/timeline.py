@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from heapq import nsmallest
 from time import perf_counter
 from typing import Annotated
 
@@ -117,12 +118,25 @@ class Timelines:
             asker.check_topic(READ, query.topic)
         columns = columns_for(begin_ms, max(begin_ms + 1, end_ms), query.columns)
         counted = await self._counted(columns, query.topic, query.tag)
-        by_topic = {
-            topic: held for topic, held in counted.by_topic.items() if asker.may(READ, topic)
-        }
-        totals = {topic: sum(held.values()) for topic, held in by_topic.items()}
-        ranked = sorted(totals, key=lambda topic: (-totals[topic], topic))
-        rest = [by_topic[topic] for topic in ranked[MAX_TOPICS:]]
+        totals: dict[str, int] = {}
+        others = [0] * columns.number
+        # There may be tens of thousands of topics, so other work has its turn in between.
+        work = self._turns.begin()
+        for name, held in counted.by_topic.items():
+            await work.step()
+            if asker.may(READ, name):
+                totals[name] = sum(held.values())
+                for column, messages in held.items():
+                    others[column] += messages
+        first = nsmallest(MAX_TOPICS, totals, key=lambda name: (-totals[name], name))
+        topics = [
+            TopicCounts(topic=name, total=totals[name], counts=[0] * columns.number)
+            for name in first
+        ]
+        for one in topics:
+            for column, messages in counted.by_topic[one.topic].items():
+                one.counts[column] = messages
+                others[column] -= messages
         # This range covers all topics together, so only a user who may see them all gets it.
         first_ms, last_ms = (counted.due_range if asker.may_everything else None) or (None, None)
         return Timeline(
@@ -130,15 +144,8 @@ class Timelines:
             width_ms=columns.width_ms,
             columns=columns.number,
             total=sum(totals.values()),
-            topics=[
-                TopicCounts(
-                    topic=topic,
-                    total=totals[topic],
-                    counts=_in_columns(columns.number, [by_topic[topic]]),
-                )
-                for topic in ranked[:MAX_TOPICS]
-            ],
-            others=_in_columns(columns.number, rest) if rest else None,
+            topics=topics,
+            others=others if len(totals) > len(topics) else None,
             is_whole=counted.is_whole,
             now_ms=clock.now_ms(),
             first_due_ms=first_ms,
@@ -157,15 +164,6 @@ class Timelines:
             took = perf_counter() - now
             self._kept[asked] = (now + took * KEEP_TIMES, counted)
         return counted
-
-
-def _in_columns(number: int, topics: Iterable[Mapping[int, int]]) -> list[int]:
-    """Return the sum of the topics' messages in each of `number` columns."""
-    counts = [0] * number
-    for held in topics:
-        for column, messages in held.items():
-            counts[column] += messages
-    return counts
 
 
 class Counted:

@@ -12,7 +12,7 @@ from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
 import storage.timeline
-from gateway.web import timeline
+from gateway.web import timeline, turns
 from gateway.web.timeline import MAX_TOPICS, WIDTHS, Counted, columns_for
 from storage import count_due
 from tests.gateway.memory import START_MS, MemoryGateway
@@ -204,6 +204,24 @@ def test_of_many_that_are_counted_one_has_its_turn_at_a_time(
         before = len(pieces)
     assert before >= 25
     assert all(b"HTTP/1.1 200" in one.value() for one in asking)
+
+
+def test_many_topics_are_added_up_in_several_turns(
+    gateway: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To add up 50,000 topics held up all other requests for 60 ms."""
+    client = gateway.connect()
+    for number in range(40):
+        client.send_message(f"topic{number:02}", TIMER_DELAY_SEC="60")
+    begin_to_ask(http)
+    gateway.settle()
+    monkeypatch.setattr(turns, "PIECE_SECONDS", 0)
+    asking = begin_to_ask(http)  # the count is kept from before
+    taken = 0
+    while gateway.reactor.turn():
+        taken += 1
+    assert taken >= 40
+    assert b"HTTP/1.1 200" in asking.value()
 
 
 def test_who_is_gone_is_counted_nothing(

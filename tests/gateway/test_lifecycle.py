@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from twisted.internet.error import CannotListenError
 from twisted.logger import capturedLogs, formatEvent
 
 from gateway.process import StartError, allow_open_files
-from gateway.service import Gateway
+from gateway.service import GC_THRESHOLDS, Gateway
 from gateway.settings.config import Config
 from gateway.settings.values import HostPort, parse_host_port
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -204,6 +205,30 @@ class TestStop:
             gateway.connect().send_message("orders", str(number))
             gateway.restart()
         assert bodies(gateway.connect().pull()) == ["0", "1", "2", "3", "4"]
+
+
+def test_the_cycle_collector_looks_at_few_of_the_latest_objects_at_a_time() -> None:
+    looked_at = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] < 2:
+            latest = range(info["generation"] + 1)
+            looked_at.append(sum(len(gc.get_objects(one)) for one in latest))
+
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.callbacks.append(note)
+    try:
+        gc.set_threshold(*GC_THRESHOLDS)
+        kept = [[number] for number in range(500_000)]
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*before)
+        gc.unfreeze()
+    assert len(kept) == 500_000
+    assert len(looked_at) >= 20
+    assert max(looked_at) < 80_000
 
 
 @pytest.mark.parametrize(

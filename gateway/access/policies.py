@@ -38,6 +38,8 @@ class Action(StrEnum):
     LIST = "List"
 
 
+_ACTIONS: Final = {action.value.lower(): action for action in Action}
+
 PUB = frozenset({Action.PUB})
 READ = frozenset({Action.SUB, Action.GET})
 """The actions that let a user see messages; either is enough."""
@@ -180,11 +182,10 @@ def parse_actions(texts: Iterable[str]) -> frozenset[Action]:
 
     :raises PolicyError: when none is left.
     """
-    known = {action.value.lower(): action for action in Action}
     lowered = [text.strip().lower() for text in texts]
     if "any" in lowered:
         raise PolicyError("The actions can not be Any.")
-    actions = frozenset(known[text] for text in lowered if text in known)
+    actions = frozenset(_ACTIONS[text] for text in lowered if text in _ACTIONS)
     if not actions:
         raise PolicyError("The actions is empty.")
     return actions

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
-from itertools import chain, islice
+from collections.abc import Sequence
+from functools import cache, partial
 
 import msgspec
 from twisted.logger import Logger
@@ -107,12 +107,15 @@ class Transactions:
         now_ms = self._broker.clock.now_ms()
         halves = halves_to_check(self._store, now_ms, MAX_CHECKS, MAX_CHECK_BYTES)
         unasked: Counter[str] = Counter()
+        # Thousands of producers can be in the group of all these halves.
+        members_of = cache(lambda group: list(self._broker.clients.producers(group)))
         for half in halves:
             message = decode_message(half.record)
+            group = _producer_group(message)
             if half.checks >= self._broker.config.transaction_check_max:
                 self._give_up(half, message, now_ms)
-            elif not self._check(half, message, now_ms):
-                unasked[_producer_group(message)] += 1
+            elif not self._check(half, message, members_of(group), now_ms):
+                unasked[group] += 1
         if halves:
             self._broker.committer.change()
         for group, count in unasked.items():
@@ -124,9 +127,9 @@ class Transactions:
                 group=group,
             )
 
-    def _check(self, half: Half, message: Message, now_ms: int) -> bool:
-        """Ask a producer about a half. Return False when there is none to ask."""
-        producer = self._producer(half, message)
+    def _check(self, half: Half, message: Message, members: Sequence[Client], now_ms: int) -> bool:
+        """Ask one of its producers about a half. Return False when there is none to ask."""
+        producer = _producer(half, message, members)
         if producer is not None and producer.peer.congested:
             # The producer was not asked, so this check does not count.
             put_off_check(self._store, half.sequence, now_ms + UNREAD_MS, half.checks)
@@ -139,21 +142,6 @@ class Transactions:
     def _put_off(self, half: Half, now_ms: int, checks: int) -> None:
         next_ms = now_ms + self._broker.config.transaction_check_interval_ms
         put_off_check(self._store, half.sequence, next_ms, checks)
-
-    def _producer(self, half: Half, message: Message) -> Client | None:
-        """Return the producer of the group to ask about a half. Each check asks the next one, as the connection to one
-        may be broken. A producer that does not read its connection is asked only if all others do not either. Any
-        client can claim to be in the group, so only producers that may send to the half's topic get to see it."""
-        topic, _ = place_of(message.properties)
-        members = list(self._broker.clients.producers(_producer_group(message)))
-        first = (half.sequence + half.checks) % max(1, len(members))
-        unread: Client | None = None
-        for one in chain(islice(members, first, None), islice(members, first)):
-            if one.caller is None or one.caller.may(PUB, topic):
-                if not one.peer.congested:
-                    return one
-                unread = one
-        return unread
 
     def _ask(self, half: Half, message: Message, producer: Client) -> None:
         """Send a half to a producer."""
@@ -223,6 +211,22 @@ class Transactions:
         messages: nobody reads it, and it is removed."""
         topic = self._broker.topics.get(name)
         return topic or Topic(TopicSettings(name, 1, 1, PERM_READ | PERM_WRITE))
+
+
+def _producer(half: Half, message: Message, members: Sequence[Client]) -> Client | None:
+    """Return the one of these producers to ask about a half. Each check asks the next one, as the connection to one may
+    be broken. A producer that does not read its connection is asked only if all others do not either. Any client can
+    claim to be in the group, so only producers that may send to the half's topic get to see it."""
+    topic, _ = place_of(message.properties)
+    first = half.sequence + half.checks
+    unread: Client | None = None
+    for number in range(first, first + len(members)):
+        one = members[number % len(members)]
+        if one.caller is None or one.caller.may(PUB, topic):
+            if not one.peer.congested:
+                return one
+            unread = one
+    return unread
 
 
 def _producer_group(message: Message) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
+from gateway.clients import Client, Clients
 from gateway.connections.connection import RemotingConnection
 from gateway.handlers import transactions
 from gateway.topics import CHECKED_OUT_TOPIC, HALF_TOPIC
@@ -587,6 +589,25 @@ class TestChecks:
         looked_at.clear()
         gateway.advance(7 * SECOND)
         assert len(looked_at) == 3 * 8  # for choosing it, for checking now, and for sending
+
+    def test_the_producers_of_a_group_are_listed_once_for_all_that_are_checked(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """To list 10,000 producers for each of 500 transactions held up all other requests for 50 ms."""
+        listed: list[str] = []
+        producers = Clients.producers
+
+        def noted(clients: Clients, group: str) -> Iterable[Client]:
+            listed.append(group)
+            return producers(clients, group)
+
+        monkeypatch.setattr(Clients, "producers", noted)
+        produce(client)
+        for _ in range(8):
+            begin(client)
+        gateway.advance(7 * SECOND)
+        assert len(checks(client)) == 8
+        assert len(listed) == 1
 
     def test_a_half_may_ask_for_its_own_time(
         self, gateway: MemoryGateway, client: MemoryClient

@@ -497,7 +497,7 @@ def _serve(config: Config) -> None:
     announce(
         config,
         f"listening on {HostPort(config.listen.host, gateway.port)}, clients are told {gateway.advertised}, "
-        f"data in {config.data}",
+        f"data in {config.data.absolute()}",
     )
     if config.clock == "manual":
         announce(

@@ -368,7 +368,7 @@ def _lead(config: Config, variables: Mapping[str, str], left_over: Iterable[Path
 def _tell(config: Config, leader: Leader) -> None:
     announce(
         config,
-        f"listening on {leader.address} with {config.workers} workers, data in {config.data}",
+        f"listening on {leader.address} with {config.workers} workers, data in {config.data.absolute()}",
     )
     if leader.http is not None:
         tell_http(config, leader.http.port)

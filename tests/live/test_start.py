@@ -203,6 +203,15 @@ def test_few_watched_files(tmp_path: Path, left: int, what: str) -> None:
         """Nothing of that start keeps the next one from serving."""
 
 
+def test_the_line_at_start_names_the_data_folder(tmp_path: Path) -> None:
+    """Also to someone who reads it in the log later, and elsewhere than where the gateway was started."""
+    command = [sys.executable, "-m", "gateway", "serve", "--listen", "127.0.0.1:0", "--data"]
+    started = subprocess.Popen([*command, "data"], cwd=tmp_path, stdout=subprocess.PIPE)
+    with killed(started) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().decode().endswith(f", data in {tmp_path / 'data'}\n")
+
+
 def test_it_may_have_more_files_open_than_shells_let_it(tmp_path: Path) -> None:
     """Each connection is an open file."""
     gateway = GatewayProcess(tmp_path / "data")

@@ -1,7 +1,7 @@
 """Limits of a topic: how much it may hold, how fast it accepts, and how long it keeps fired messages.
 
 A limit is an attribute of the topic (`mqadmin updateTopic -a +max.held.messages=1000`). For a topic without the
-attribute, the setting of the same name counts (`max_held_messages`). 0 means no limit.
+attribute, the setting of the same name counts (`max_held_messages`). Of numbers, sizes and rates 0 means no limit.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ DESTRUCTIVE: Final = frozenset(
         RequestCode.SET_MESSAGE_REQUEST_MODE,
         RequestCode.AUTH_UPDATE_USER,
         RequestCode.AUTH_DELETE_USER,
+        RequestCode.AUTH_CREATE_ACL,  # of a user that has policies it replaces those about the same resources
         RequestCode.AUTH_UPDATE_ACL,
         RequestCode.AUTH_DELETE_ACL,
         RequestCode.ABORT_TIMERS,

@@ -31,7 +31,7 @@ from storage.keys import (
 )
 from storage.meta_pages import META_PAGES, newest_state, page_size_of
 from storage.pages import Region, find_trees, readable_rows
-from storage.reader import Reader, names_in
+from storage.reader import Reader, names_in, rows_with_prefix
 from storage.shapes import is_end, is_message, is_meta, is_name, is_progress, is_queued
 
 ROWS_AT_ONCE: Final = 10_000
@@ -103,6 +103,8 @@ def rebuild(data: Path, folder: Path, needs_settings: Callable[[str, bytes], boo
                 if gaps["queues"]:
                     lost = trees["queues"].rows - txn.stat(tables.queues)["entries"]
                     _keep_ends(txn, tables, gaps, lost)
+                if gaps["ends"]:
+                    _keep_emptied(txn, tables, gaps)
                 _keep_names(txn, tables, gaps, needs_settings)
             made.sync(True)
 
@@ -160,6 +162,30 @@ def _keep_ends(
         if is_known and _may_be_lost(gaps["queues"], prefix, prefix + _LAST_OFFSET):
             first, _ = ends.get(prefix, (0, 0))
             txn.put(prefix, ENDS_VALUE.pack(first, end), db=tables.ends)
+
+
+def _keep_emptied(txn: lmdb.Transaction, tables: Tables, gaps: Mapping[str, list[Region]]) -> None:
+    """Note where queues continue that retention has emptied and of which only a row that may be lost said so, by the
+    progress of groups. From 0 on, groups would skip what is sent next."""
+    # A client can note any offset, but no queue has had more messages than the store.
+    noted = txn.get(NEXT_SEQUENCE, db=tables.meta) or b""
+    most = int.from_bytes(noted) if is_meta(NEXT_SEQUENCE, noted) else 0
+    read: dict[bytes, int] = {}
+    for key, value in txn.cursor(db=tables.offsets):
+        if is_progress(key, value):
+            _, topic, number = split_offset_key(key)
+            prefix = queue_prefix(topic, number)
+            if _may_be_lost(gaps["ends"], prefix, prefix):
+                read[prefix] = max(read.get(prefix, 0), min(int.from_bytes(value), most))
+    for prefix, end in read.items():
+        is_empty = next(rows_with_prefix(txn, tables.queues, prefix), None) is None
+        if (
+            end
+            and is_empty
+            and not _may_be_lost(gaps["queues"], prefix, prefix + _LAST_OFFSET)
+            and txn.get(prefix, db=tables.ends) is None
+        ):
+            txn.put(prefix, ENDS_VALUE.pack(end, end), db=tables.ends)
 
 
 def _may_be_lost(gaps: list[Region], first: bytes, last: bytes) -> bool:

@@ -25,6 +25,7 @@ from storage import (
     abort,
     pause_topic,
     put_recurring,
+    remove_expired,
 )
 from storage.environment import FOLDER_FILES, STORED_FILES
 from storage.meta_pages import DATA_FILE, newest_state, page_size_of
@@ -221,6 +222,29 @@ def test_what_was_read_from_a_queue_does_not_fire_again(tmp_path: Path, place: i
     assert list(held.queued.values()) == expected
     assert folder.open().queue(b"orders", 0).next == COUNT
     folder.close()
+
+
+def test_a_queue_that_was_emptied_continues_where_its_groups_are(tmp_path: Path) -> None:
+    """From 0 on, they would skip what is sent next. Only the lost page said where the queue ends."""
+    folder = Folder(tmp_path / "data")
+    store = folder.open()
+    for queue, count in enumerate((COUNT, 1)):
+        for number in range(count):
+            send(store, Sample(b"%d-%d" % (queue, number), queue=queue))
+        store.progress.note(b"group", b"orders", queue, count)
+    store.progress.note(b"behind", b"orders", 0, 7)
+    store.progress.note(b"wrong", b"orders", 1, 1 << 62)
+    store.progress.include()
+    store.commit()
+    while remove_expired(store, 1_000, COUNT, lambda topic: False).messages:
+        store.commit()
+    folder.close()
+    overwrite(folder.path, tree_of(folder.path, "ends").root)
+    repair(folder.path)
+    store = folder.open()
+    assert store.queue(b"orders", 0).next == COUNT
+    assert store.queue(b"orders", 1).next == COUNT + 2, "as many as there were messages at most"
+    folder.check()
 
 
 @pytest.mark.parametrize("table", ["messages", "keys"])

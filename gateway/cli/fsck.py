@@ -41,9 +41,9 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
     """Check that all tables of a data folder agree. No gateway may be serving from it.
 
     Each fault is a line on standard output; after the faults come the repairs that --repair would make.
-    Without --repair nothing is changed, except that the redo log of a killed gateway is replayed
-    first, unless pages are wrong. The exit status is 0 if the folder is sound, and 4 if it is not. To
-    check a gateway that is serving, make a backup and check that.
+    Of more than 100, the first 100 are shown. Without --repair nothing is changed, except that the redo
+    log of a killed gateway is replayed first, unless pages are wrong. The exit status is 0 if the folder
+    is sound, and 4 if it is not. To check a gateway that is serving, make a backup and check that.
 
     With --repair the folder is first copied without its free pages; then all repairs are made in one
     transaction. No message is deleted: a record that cannot be read is moved to the file

@@ -2,7 +2,7 @@
 
 One `Player` plays many connections in one event loop. Requests are sent by time, in the order of their
 connection, whether or not earlier ones have been answered. Only a request with an id from an answer,
-such as a recall, waits for that answer.
+such as a recall, or about a message in one, such as its return, waits for that answer.
 """
 
 from __future__ import annotations
@@ -106,6 +106,8 @@ NAME_SERVER_CODES: Final = frozenset(
 )
 """Requests that go to the name server; all others go to the broker."""
 
+_LATER: Final = ACKS | {RequestCode.CONSUMER_SEND_MSG_BACK}
+"""Requests about messages that were got, which wait for the answer with these while later requests are sent."""
 _MOST_OPEN: Final = 500
 """Above so many connections of a task, one that waits for no answer is closed for each new one."""
 _MOST_CONNECTIONS: Final = 10_000
@@ -420,8 +422,8 @@ class Player:
         self._journal.note(row["file"], row["position"])
         ext = dict(row["ext"] or ())
         if self._teachers and (needed := ids_needed(row["code"], ext, row["body"] or b"")):
-            if row["code"] in ACKS and any(one in self._teachers for one in needed):
-                # A pop may wait long, and consumers acknowledge in parallel to their other requests.
+            if row["code"] in _LATER and any(one in self._teachers for one in needed):
+                # A pop may wait long, and consumers do this in parallel to their other requests.
                 line.later += 1
                 task = asyncio.create_task(self._send_when_taught(needed, row, ext, line, result))
                 self._later.add(task)
@@ -479,7 +481,8 @@ class Player:
         if (row["flag"] or 0) & CommandFlag.ONEWAY:
             self._finished.append(result | {"outcome": ONEWAY})
             return
-        teaches = ids_told(row["code"], ext, dict(row["answer_ext"] or ()))
+        answer = dict(row["answer_ext"] or ()), row["answer_body"] or b""
+        teaches = ids_told(row["code"], ext, *answer)
         sent = _Sent(row, result, rewriter, line, opaque, time.monotonic(), teaches)
         for taught in teaches:
             self._teachers[taught] = sent

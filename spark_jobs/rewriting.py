@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
 from gateway.wire import properties as names
@@ -16,9 +17,11 @@ from gateway.wire.codes import RequestCode
 from gateway.wire.group_topics import RETRY_PREFIX
 from gateway.wire.messages import (
     BatchItem,
+    Message,
     MessageError,
     decode_messages,
     encode_batch,
+    physical_offsets,
     split_batch,
 )
 from gateway.wire.properties import find, join, parse
@@ -118,15 +121,27 @@ def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...
         return tuple(ext[name] for name in ("recallHandle", "handle") if ext.get(name))
     if code == RequestCode.END_TRANSACTION:
         return tuple(ext[name] for name in ("transactionId", "msgId") if name in ext)
+    if code == RequestCode.CONSUMER_SEND_MSG_BACK:
+        return (_pulled(ext.get("group", ""), ext.get("offset", "")),)
     return popped.ids_needed(code, ext, body)
 
 
-def ids_told(code: int, ext: Mapping[str, str], answer_ext: Mapping[str, str]) -> tuple[str, ...]:
+def ids_told(
+    code: int, ext: Mapping[str, str], answer_ext: Mapping[str, str], answer_body: bytes
+) -> tuple[str, ...]:
     """Return the ids in the recorded answer to a request that later requests may need."""
     if code in SENDS:
         told = ("recallHandle", "transactionId")
         return tuple(answer_ext[name] for name in told if name in answer_ext)
+    if code in PULLS:
+        group = ext.get("consumerGroup", "")
+        return tuple(_pulled(group, offset) for offset in physical_offsets(answer_body))
     return popped.ids_told(code, ext, answer_ext)
+
+
+def _pulled(group: str, physical_offset: int | str) -> str:
+    """Return a token for a message that a group pulled."""
+    return f"pulled {group} {physical_offset}"
 
 
 class Rules(NamedTuple):
@@ -145,6 +160,19 @@ class Rewritten(NamedTuple):
     ext: dict[str, str]
     body: bytes
     unmapped: tuple[str, ...]
+
+
+class _Pulled(NamedTuple):
+    """What later requests tell of a message that was pulled."""
+
+    message_id: str
+    queue_offset: int
+    physical_offset: int
+
+
+_Key = tuple[str, str, str, int]
+"""Identifies a message among those that a connection pulls: its topic and queue, its id in this run, and how often it
+was consumed before."""
 
 
 class Learned:
@@ -173,6 +201,9 @@ class Rewriter:
         self._handles = Latest[str, str](_MOST_KNOWN)
         self._ids = Latest[str, str](_MOST_KNOWN)
         """Without those of UNIQ_KEY, which are made from the recorded ones, except of messages that came by a pull."""
+        self._recorded = Latest[_Key, _Pulled](_MOST_KNOWN)
+        """Messages that recorded answers to pulls had, and those of this run not yet; `_now` is the reverse."""
+        self._now = Latest[_Key, _Pulled](_MOST_KNOWN)
 
     def request(
         self, code: int, ext: Mapping[str, str], body: bytes, recorded_ms: int, now_ms: int
@@ -256,23 +287,45 @@ class Rewriter:
         elif code in PULLS:
             place = (ext.get("topic", ""), ext.get("queueId", ""))
             self._learn_offset(place, old, new, "nextBeginOffset")
-            try:
-                before = decode_messages(old_body)
-                by_id = {
-                    _id_of(message.properties): message for message in decode_messages(new_body)
-                }
-            except MessageError:
-                return
-            for message in before:
-                recorded_id = _id_of(message.properties)
-                now = by_id.get(new_id(recorded_id, self._rules.run)) or by_id.get(recorded_id)
-                if now is not None:
-                    # The message may have been sent on another connection.
-                    self._ids[recorded_id] = _id_of(now.properties)
-                    self._physical[message.physical_offset] = now.physical_offset
-                    self._offsets[(*place, message.queue_offset)] = now.queue_offset
+            with suppress(MessageError):
+                self._learn_pulled(place, decode_messages(old_body), decode_messages(new_body))
         elif code in _TELLING_OFFSETS:
             self._learn_offset((ext.get("topic", ""), ext.get("queueId", "")), old, new, "offset")
+
+    def _learn_pulled(
+        self, place: tuple[str, str], old: Iterable[Message], new: Iterable[Message]
+    ) -> None:
+        """Learn ids and offsets of messages, each from the first answers that have it. These need not be of the same
+        pull: a pull that is answered a moment later has other messages. Messages without an id are left out."""
+        for message in new:
+            now = _pulled_of(message)
+            if not now.message_id:
+                continue
+            key = (*place, now.message_id, message.reconsume_times)
+            # A message that the replay did not send has its recorded id.
+            known = (*place, new_id(now.message_id, self._rules.run), message.reconsume_times)
+            recorded = self._recorded.pop(key, None) or self._recorded.pop(known, None)
+            if recorded is None:
+                self._now[key] = now
+            else:
+                self._learn_message(place, recorded, now)
+        for message in old:
+            recorded = _pulled_of(message)
+            if not recorded.message_id:
+                continue
+            key = (*place, new_id(recorded.message_id, self._rules.run), message.reconsume_times)
+            known = (*place, recorded.message_id, message.reconsume_times)
+            found = self._now.pop(key, None) or self._now.pop(known, None)
+            if found is None:
+                self._recorded[key] = recorded
+            else:
+                self._learn_message(place, recorded, found)
+
+    def _learn_message(self, place: tuple[str, str], recorded: _Pulled, now: _Pulled) -> None:
+        # The message may have been sent on another connection.
+        self._ids[recorded.message_id] = now.message_id
+        self._physical[recorded.physical_offset] = now.physical_offset
+        self._offsets[(*place, recorded.queue_offset)] = now.queue_offset
 
     def _rename_in(self, body: bytes) -> bytes:
         def renamed(found: re.Match[bytes]) -> bytes:
@@ -432,8 +485,9 @@ def _is_number(text: str) -> bool:
     return text.removeprefix("-").isdecimal() and text.isascii() and len(text) <= _LONGEST_NUMBER
 
 
-def _id_of(properties: str) -> str:
-    return parse(properties).get(names.UNIQ_KEY, "")
+def _pulled_of(message: Message) -> _Pulled:
+    message_id = find(message.properties, names.UNIQ_KEY) or ""
+    return _Pulled(message_id, message.queue_offset, message.physical_offset)
 
 
 def _physical_of(message_id: str) -> int | None:

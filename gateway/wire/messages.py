@@ -230,6 +230,19 @@ def decode_messages(records: bytes) -> list[Message]:
     return messages
 
 
+def physical_offsets(records: bytes) -> list[int]:
+    """Return the physical offsets of records as `decode_messages` takes them, up to what is no record."""
+    found = []
+    position = 0
+    while position + _FIXED_SIZE <= len(records):
+        size, _, _, _, _, _, offset, _, _ = _unpack_start(records, position)
+        if size < _FIXED_SIZE:
+            break
+        found.append(offset)
+        position += size
+    return found
+
+
 def stored_properties(record: bytes) -> str:
     """Return the properties of a record with IPv4 hosts, as from `encode_message`, without decoding the rest."""
     at = _BODY_SIZE + 4 + int.from_bytes(record[_BODY_SIZE : _BODY_SIZE + 4], "big")

@@ -36,6 +36,7 @@ from spark_jobs.replaying import MARK_BYTES, Journal, Pacing, Player, Target
 from spark_jobs.rewriting import Rewriter, Rules, new_id
 from spark_jobs.watching import WATCHED, Watcher
 from tests.live.process import killed
+from tests.spark.making import log_bytes
 
 NOW_NS = 1_700_000_000_000_000_000
 SEND = int(RequestCode.SEND_MESSAGE_V2)
@@ -281,6 +282,26 @@ def test_an_acknowledgement_waits_for_the_answer_to_its_pop(
     assert results[1]["unmapped"] == "extraInfo", "the answer of this run had no message"
 
 
+def test_a_message_is_sent_back_after_the_answer_to_its_pull(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before that, nobody knows its place in this run, and another message may have the recorded one."""
+    monkeypatch.setattr(replaying, "_TEACHING_S", LIMIT_S)
+    server.dawdles_s = 0.1
+    pull = {"consumerGroup": "billing", "topic": "orders", "queueId": "0", "queueOffset": "0"}
+    body = log_bytes([("orders", b"late", "UNIQ_KEY\x01A\x02")], base=5_000)
+    back = {"group": "billing", "offset": "5000"}
+    rows = [
+        asked(0, RequestCode.PULL_MESSAGE, pull, answer_code=0, answer_ext=[], answer_body=body),
+        asked(1, RequestCode.CONSUMER_SEND_MSG_BACK, back),
+        sent(2, "A" * 32),
+    ]
+    results = {row["position"]: row for row in play(server.address, tmp_path, rows)}
+    assert results[1]["sent_ns"] >= results[0]["answered_ns"] > results[2]["sent_ns"]
+    assert [row["outcome"] for row in results.values()] == ["answered"] * 3
+    assert results[1]["unmapped"] == "offset", "the answer of this run had no message"
+
+
 def test_a_handle_of_an_earlier_answer_is_mapped(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -512,6 +533,30 @@ def test_offsets_follow_the_answers_of_this_run() -> None:
         rewriter.answer(int(code), place, ({"offset": f"30{at}"}, b""), ({"offset": f"{at}"}, b""))
         found = rewriter.request(pull, {**place, "queueOffset": f"30{at}"}, b"", 0, 0)
         assert (found.ext["queueOffset"], found.unmapped) == (str(at), ())
+
+
+@pytest.mark.parametrize("is_sent", [True, False], ids=["sent by the replay", "there before"])
+@pytest.mark.parametrize("is_later", [True, False], ids=["later", "sooner"])
+def test_a_pulled_message_is_known_though_another_pull_got_it(
+    *, is_sent: bool, is_later: bool
+) -> None:
+    def pulled(id_: str, place: int) -> tuple[dict[str, str], bytes]:
+        return {}, log_bytes([("orders", b"-", f"UNIQ_KEY\x01{id_}\x02")], base=place)
+
+    rewriter = Rewriter(Rules("run"))
+    pull = int(RequestCode.PULL_MESSAGE)
+    ext = {"topic": "orders", "queueId": "0"}
+    recorded, now = pulled("A" * 32, 5_000), pulled(new_id("A" * 32, "run"), 70)
+    if not is_sent:
+        now = pulled("A" * 32, 70)
+    nothing: tuple[dict[str, str], bytes] = ({}, b"")
+    answers = [(recorded, nothing), (nothing, now)]
+    for answer in answers if is_later else reversed(answers):
+        rewriter.answer(pull, ext, *answer)
+    rewriter.answer(pull, ext, pulled("", 6_000), pulled("", 80))
+    back = int(RequestCode.CONSUMER_SEND_MSG_BACK)
+    assert rewriter.request(back, {"offset": "5000"}, b"", 0, 0) == ({"offset": "70"}, b"", ())
+    assert rewriter.request(back, {"offset": "6000"}, b"", 0, 0).unmapped == ("offset",)
 
 
 def test_a_message_is_looked_up_by_the_place_that_its_send_gave() -> None:

@@ -30,6 +30,7 @@ from gateway.wire.messages import (
     offset_msg_id,
     pack_host,
     parse_offset_msg_id,
+    physical_offsets,
     split_batch,
     stamp,
     stored_properties,
@@ -189,6 +190,7 @@ def test_records_are_encoded_again(parts: dict[str, Any]) -> None:
 def test_records_in_a_row(several: list[dict[str, Any]]) -> None:
     data = b"".join(encode_message(**parts) for parts in several)
     assert [parts_of(decoded) for decoded in decode_messages(data)] == several
+    assert physical_offsets(data) == [parts["physical_offset"] for parts in several]
 
 
 @given(RECORDS, INT64, INT64)
@@ -203,6 +205,7 @@ def test_damaged_records_are_read_or_refused(parts: dict[str, Any], data: st.Dat
     for _ in range(data.draw(st.integers(1, 4))):
         record[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
     damaged = bytes(record[: data.draw(st.integers(0, len(record)))])
+    assert len(physical_offsets(damaged)) <= 1 + len(damaged) // 91
     try:
         decoded = decode_messages(damaged)
     except MessageError:

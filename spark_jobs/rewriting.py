@@ -181,6 +181,8 @@ class Learned:
     def __init__(self, rules: Rules) -> None:
         self.handles = Latest[str, str](_MOST_KNOWN)
         self.ids = Latest[str, str](_MOST_KNOWN)
+        self.physical = Latest[int, int](_MOST_KNOWN)
+        """Of messages as they were sent; only the connection that pulls one knows it as it fired or was returned."""
         self.transactions = Latest[str, dict[str, str]](_MOST_KNOWN)
         self.popped = popped.Receipts(
             _renamed_topics(rules), rules.groups, lambda id_: new_id(id_, rules.run)
@@ -273,14 +275,14 @@ class Rewriter:
             ):
                 if name in old and name in new:
                     own[old[name]] = shared[old[name]] = new[name]
-            physical, now_at = (_physical_of(answer.get("msgId", "")) for answer in (old, new))
-            if physical is not None and now_at is not None:
-                self._physical[physical] = now_at
+            places = [_physical_of(answer.get("msgId", "")) for answer in (old, new)]
+            for physical, now_at in zip(*places, strict=False):
+                self._physical[physical] = self._learned.physical[physical] = now_at
             is_half = find(ext.get("i", ext.get("properties", "")), names.TRAN_MSG) is not None
             if is_half and "transactionId" in old and "transactionId" in new and "msgId" in new:
                 found = {"transactionId": new["transactionId"], "msgId": new["transactionId"]}
                 found["tranStateTableOffset"] = new.get("queueOffset", "0")
-                found["commitLogOffset"] = str(now_at or 0)
+                found["commitLogOffset"] = str(places[1][0] if places[1] else 0)
                 self._learned.transactions[old["transactionId"]] = found
         elif code in popped.TELLING:
             self._learned.popped.answer(code, ext, recorded, replayed)
@@ -357,7 +359,8 @@ class Rewriter:
 
     def _map_physical(self, ext: dict[str, str], name: str, unmapped: list[str]) -> None:
         text = ext.get(name, "")
-        known = self._physical.get(int(text)) if _is_number(text) else None
+        recorded = int(text) if _is_number(text) else -1
+        known = self._physical.get(recorded, self._learned.physical.get(recorded))
         if known is None:
             unmapped.append(name)
         else:
@@ -490,9 +493,9 @@ def _pulled_of(message: Message) -> _Pulled:
     return _Pulled(message_id, message.queue_offset, message.physical_offset)
 
 
-def _physical_of(message_id: str) -> int | None:
-    """Return the physical offset in a server's id of a message; None if it is no such id."""
+def _physical_of(message_ids: str) -> list[int]:
+    """Return the physical offsets in a server's ids of the messages of a send; nothing if they are no such ids."""
     try:
-        return int(message_id[-16:], 16)
+        return [int(one[-16:], 16) for one in message_ids.split(",")]
     except ValueError:
-        return None
+        return []

@@ -33,7 +33,7 @@ from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ROWS
 from spark_jobs.replay import find_target
 from spark_jobs.replaying import MARK_BYTES, Journal, Pacing, Player, Target
-from spark_jobs.rewriting import Rewriter, Rules, new_id
+from spark_jobs.rewriting import Learned, Rewriter, Rules, new_id
 from spark_jobs.watching import WATCHED, Watcher
 from tests.live.process import killed
 from tests.spark.making import log_bytes
@@ -559,13 +559,22 @@ def test_a_pulled_message_is_known_though_another_pull_got_it(
     assert rewriter.request(back, {"offset": "6000"}, b"", 0, 0).unmapped == ("offset",)
 
 
-def test_a_message_is_looked_up_by_the_place_that_its_send_gave() -> None:
-    rewriter = Rewriter(Rules("run"))
-    old, new = ({"msgId": f"7F00000100002A9F{place:016X}"} for place in (5_000, 70))
-    rewriter.answer(SEND, {"b": "orders"}, (old, b""), (new, b""))
+@pytest.mark.parametrize("is_shared", [True, False], ids=["elsewhere", "on its connection"])
+def test_a_message_is_looked_up_by_the_place_that_its_send_gave(*, is_shared: bool) -> None:
+    """A batch of the Go client has no other ids."""
+    learned = Learned(Rules("run"))
+    sender = Rewriter(Rules("run"), learned)
+    rewriter = Rewriter(Rules("run"), learned) if is_shared else sender
+    old, new = (
+        {"msgId": ",".join(f"7F00000100002A9F{place + at:016X}" for at in range(2))}
+        for place in (5_000, 70)
+    )
+    sender.answer(SEND, {"b": "orders"}, (old, b""), (new, b""))
     view = int(RequestCode.VIEW_MESSAGE_BY_ID)
-    assert rewriter.request(view, {"offset": "5000"}, b"", 0, 0) == ({"offset": "70"}, b"", ())
-    assert rewriter.request(view, {"offset": "5001"}, b"", 0, 0).unmapped == ("offset",)
+    for at in range(2):
+        asked = rewriter.request(view, {"offset": f"{5000 + at}"}, b"", 0, 0)
+        assert asked == ({"offset": f"{70 + at}"}, b"", ())
+    assert rewriter.request(view, {"offset": "5002"}, b"", 0, 0).unmapped == ("offset",)
 
 
 def told(rewriter: Rewriter, key: str, **properties: str) -> None:

@@ -578,8 +578,8 @@ def _tell_plan(plan: Plan, codes: Sequence[int], without: Sequence[int]) -> list
     if plan.brokers > 1:
         _note(
             notes,
-            f"  they were sent to {plan.brokers} addresses of brokers, and all go to one: queues of the same "
-            "number become one, so compare this with another replay, not with the recording",
+            f"  they were sent to {plan.brokers} brokers, and all go to one: queues of the same number become one, so "
+            "compare this with another replay, not with the recording",
         )
     return notes
 

@@ -41,7 +41,7 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
     """
     from pyspark.sql import functions as f
 
-    messages = _in_recorders_time(_at_brokers(messages))
+    messages = _in_recorders_time(at_brokers(messages))
     by_log = messages.groupBy(log_folder().alias("log")).agg(
         f.max("time_ns").alias("time_ns"),
         f.max("store_ms").alias("store_ms"),
@@ -100,20 +100,21 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
     )
 
 
-def _at_brokers(messages: DataFrame) -> DataFrame:
-    """Return messages with the broker as the server also where it is the broker's VIP channel, to which old clients
+def at_brokers(table: DataFrame) -> DataFrame:
+    """Return rows with the broker as the server also where it is the broker's VIP channel, to which old clients
     send."""
     from pyspark.sql import functions as f
 
-    rows = messages.select("server").where("server is not null").distinct().collect()
-    servers = {row["server"] for row in rows}
+    rows = table.select("server").where("server is not null").distinct().collect()
+    # `tidegate capture` puts a word before the address of a broker, but not of a gateway that it was started for.
+    servers = {row["server"].rpartition(" ")[2]: row["server"] for row in rows}
     server = f.col("server")
-    for name in servers:
-        host, _, port = name.rpartition(":")
+    for address, name in servers.items():
+        host, _, port = address.rpartition(":")
         broker = f"{host}:{int(port) + VIP_CHANNEL_DISTANCE}" if port.isdecimal() else ""
         if broker in servers:
-            server = f.when(f.col("server") == name, broker).otherwise(server)
-    return messages.withColumn("server", server)
+            server = f.when(f.col("server") == name, servers[broker]).otherwise(server)
+    return table.withColumn("server", server)
 
 
 def _in_recorders_time(messages: DataFrame) -> DataFrame:

@@ -27,6 +27,7 @@ from spark_jobs.features import feature
 from spark_jobs.ingest import batches
 from spark_jobs.locks import alone_in
 from spark_jobs.logged_sends import NOT_SENT
+from spark_jobs.outcomes import at_brokers
 from spark_jobs.replaying import (
     DDL,
     NAME_SERVER_CODES,
@@ -71,7 +72,7 @@ class Plan(msgspec.Struct, kw_only=True):
     from_servers: int
     """Recorded requests of servers to clients; the target sends its own."""
     brokers: int
-    """To how many broker addresses they were sent in the recording; a replay sends all to one."""
+    """To how many brokers they were sent in the recording; a replay sends all to one."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -133,11 +134,9 @@ def choose(
         wanted &= f.col("code").isin(*codes)
     chosen = asked.where(wanted)
     for_brokers = ~f.col("code").isin(*(int(code) for code in NAME_SERVER_CODES))
+    brokers = at_brokers(chosen.where(for_brokers)).select("server").where("server is not null")
     whole = chosen.agg(
-        f.count("*"),
-        f.countDistinct("connection"),
-        f.max("asked_ns") - f.min("asked_ns"),
-        f.countDistinct(f.when(for_brokers, f.col("server"))),
+        f.count("*"), f.countDistinct("connection"), f.max("asked_ns") - f.min("asked_ns")
     ).collect()[0]
     kinds = asked.groupBy("code", "from_client", wanted.alias("is_chosen")).count().collect()
     of_clients = [row for row in kinds if row["from_client"]]
@@ -148,7 +147,7 @@ def choose(
         by_code={row["code"]: row["count"] for row in of_clients if row["is_chosen"]},
         left_out={row["code"]: row["count"] for row in of_clients if not row["is_chosen"]},
         from_servers=sum(row["count"] for row in kinds if not row["from_client"]),
-        brokers=whole[3],
+        brokers=brokers.distinct().count(),
     )
 
 

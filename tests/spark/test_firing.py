@@ -19,7 +19,7 @@ from spark_jobs import messages
 from spark_jobs.exchanges import DDL, ROWS
 from spark_jobs.firing import Verdict, verify
 from spark_jobs.ingest import read_table
-from spark_jobs.outcomes import outcomes
+from spark_jobs.outcomes import at_brokers, outcomes
 from spark_jobs.profiling import Profile, profile
 from spark_jobs.rewriting import Rewriter, Rules, new_id
 from tests.gateway.memory import MemoryClient, MemoryGateway
@@ -369,6 +369,21 @@ def test_what_became_of_each_message(spark: SparkSession) -> None:
     assert {row["topic"]: row["outcome"] for row in found} == {
         str(number): expected for number, (_, expected) in enumerate(CASES)
     }
+
+
+def test_a_vip_channel_is_no_server_of_its_own(spark: SparkSession) -> None:
+    """The proxy puts a word before the addresses of brokers, but not of a gateway that it was started for."""
+    servers = {
+        "broker 10.0.0.1:10909": "broker 10.0.0.1:10911",
+        "broker 10.0.0.1:10911": "broker 10.0.0.1:10911",
+        "broker 10.0.0.2:9874": "10.0.0.2:9876",
+        "10.0.0.2:9876": "10.0.0.2:9876",
+        "broker 10.0.0.3:10909": "broker 10.0.0.3:10909",
+        "broker-a": "broker-a",
+    }
+    rows = [drained(0, server=server, group=server) for server in servers]
+    found = at_brokers(table(spark, *rows)).select("group", "server").collect()
+    assert {row["group"]: row["server"] for row in found} == servers
 
 
 def test_what_a_log_does_not_reach_is_not_lost(spark: SparkSession) -> None:

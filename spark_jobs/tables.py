@@ -7,6 +7,7 @@ and the driver, must see the folder under the same path.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ FILE_DDL: Final = ddl(_FILES)
 _ROW_GROUP_ROWS: Final = 65_536
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 _CODES: Final = frozenset(messages.CODES)
+_COLUMN: Final = re.compile("`([^`]+)`")
+"""Finds the columns in a schema of `schemas.ddl`."""
 _PATTERNS: Final = "__globPaths__"
 """The option of Spark (DataSource.GLOB_PATHS_KEY) that says whether paths are patterns."""
 
@@ -183,9 +186,27 @@ def read_parquet(spark: SparkSession, schema: str, *folders: Path) -> DataFrame:
 
     Spark takes a path for a pattern. In one that has characters of patterns, also escaped ones, Hadoop takes what is
     before a colon for the scheme of an address.
+
+    :raises JobError: if the files have other columns. Spark would take missing ones for empty.
     """
+    for folder in folders:
+        _check_columns(schema, folder)
     reader = spark.read.schema(schema).option(_PATTERNS, "false")
     return reader.parquet(*map(str, folders))
+
+
+def _check_columns(schema: str, folder: Path) -> None:
+    file = next(folder.glob("[!._]*.parquet"), None)
+    if file is None:
+        return
+    try:
+        found = pq.read_schema(file).names
+    except (pa.ArrowInvalid, OSError):
+        return  # Spark says what is wrong with it
+    if found != _COLUMN.findall(schema):
+        raise JobError(
+            f"{folder} was written by another version of Tidegate: make it again, in another folder"
+        )
 
 
 def rows_in(file: Path) -> int:

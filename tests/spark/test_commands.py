@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import py4j.java_gateway
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
@@ -560,6 +561,18 @@ def test_destructive_requests_are_sent_only_when_they_are_named(
 def replay_of(tables: Path, tmp_path: Path) -> tuple[str, ...]:
     """Return the command that sends tables again to a target that is not there."""
     return ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+def test_tables_of_another_version_are_told(
+    spark: SparkSession, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a column missing, `verify` would judge by what is not there."""
+    old = tmp_path / "old"
+    shutil.copytree(tables, old)
+    for file in old.glob("batch=*/messages/*.parquet"):
+        pq.write_table(pq.read_table(file).drop_columns("server"), file)
+    assert status_of("verify", str(old)) == 1
+    assert "was written by another version of Tidegate" in capsys.readouterr().err
+
+
 
 
 @pytest.mark.parametrize(("others", "told"), [(0, False), (1, True)])

@@ -45,6 +45,9 @@ _RECORDS: Final = tuple(
 """Codes of requests whose answers have messages."""
 _SECRET: Final = (int(RequestCode.AUTH_GET_USER), int(RequestCode.AUTH_LIST_USER))
 """Codes of requests whose answers have secret keys."""
+_ADDRESSES: Final = "brokerAddrs"
+"""The name in routes for the addresses of brokers by their ids. No two servers have the same, so only the ids are
+compared."""
 _NOT_SHOWN: Final = "(not shown, as it may have secret keys)"
 _RESERVED: Final = {value for name, value in vars(names).items() if name.isupper()} - {
     names.KEYS,
@@ -171,6 +174,7 @@ def body_facts(code: int, old: bytes, new: bytes) -> tuple[dict[str, str], dict[
     with another message, as it does when the request comes a moment later, only `body.messages`
     differs. If no message is the same, messages at the same offset of a queue are compared. Lists in
     JSON are compared as sets: they have queues, clients or addresses in the order of a hash table.
+    The addresses of brokers are not compared.
     """
     if code not in _RECORDS:
         return _facts(old), _facts(new)
@@ -272,10 +276,16 @@ def _own(message: Message) -> dict[str, str]:
 
 
 def _unordered(value: Any) -> Any:
+    """Return a value of JSON with all that is compared of it, in an order of its own."""
     if isinstance(value, list):
         return sorted(map(_unordered, value), key=lambda one: json.dumps(one, sort_keys=True))
     if isinstance(value, dict):
-        return {name: _unordered(part) for name, part in value.items()}
+        return {
+            name: sorted(part)
+            if name == _ADDRESSES and isinstance(part, dict)
+            else _unordered(part)
+            for name, part in value.items()
+        }
     return value
 
 

@@ -260,6 +260,20 @@ def test_long_bodies_are_compared_by_what_they_mean() -> None:
 def test_an_answer_that_begins_or_ends_elsewhere_has_the_same_messages() -> None:
     def of(names: str, changed: str = "") -> bytes:
         return log_bytes([("t", one.encode(), "C\x011\x02" * (one in changed)) for one in names])
+def test_the_addresses_of_brokers_are_not_compared() -> None:
+    """No two servers have the same, and they would hide other differences of their routes."""
+
+    def route(name: str, addresses: str) -> bytes:
+        data = f'[{{"brokerAddrs":{{{addresses}}},"brokerName":"{name}"}}]'
+        return f'{{"brokerDatas":{data},"queueDatas":[]}}'.encode()
+
+    one = route("a", '0:"10.0.0.1:10911"')
+    assert differ(105, one, route("a", '0:"10.0.0.2:9876"')) == {}
+    assert list(differ(105, one, route("b", '0:"10.0.0.1:10911"'))) == ["body.brokerDatas"]
+    slave = route("a", '0:"10.0.0.1:10911",1:"10.0.0.2:10911"')
+    assert list(differ(105, one, slave)) == ["body.brokerDatas"]
+
+
 
     assert differ(PULL, of("abc"), of("ab")) == {"body.messages": ("3", "2")}
     assert differ(PULL, of("abcd"), of("cdef")) == {"body.messages": ("4", "4, 2 earlier")}

@@ -641,7 +641,7 @@ def compare(
     if recorded is not None:
         asked = read_table(spark, recorded, "pair").where("asked_ns is not null")
         asked = asked.join(results.select("file", "position"), ["file", "position"], "semi")
-        # A request without a recorded answer cannot be compared, except a oneway one, which has none.
+        # A request without a recorded answer cannot be compared; a oneway one, which has none, is told apart.
         expected = asked.where("answered_ns is not null or flag & 2 != 0")
         if unseen := asked.count() - expected.count():
             _note(notes, f"{unseen:,} requests have no recorded answer and are left out")
@@ -670,6 +670,10 @@ def compare(
         )
     with _shown("compare", spark, options):
         found = run(expected, results, again, ignored=ignore)
+    named = {name for one in found.differences for name in (one.field, f"{one.code}:{one.field}")}
+    for name in ignore:
+        if name not in named:
+            _note(notes, f"  --ignore {name}: no answer differs in a field of this name")
     found.notes = notes
     _tell(found, options["json_file"])
     for one in found.differences:

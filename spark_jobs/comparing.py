@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from gateway.wire import properties as names
-from gateway.wire.codes import RequestCode
+from gateway.wire.codes import CommandFlag, RequestCode
 from gateway.wire.dialect import to_json
 from gateway.wire.messages import Message, MessageError, decode_messages
 from gateway.wire.properties import find, parse
@@ -29,10 +29,11 @@ from recording.format import LONGEST_FRAME
 from spark_jobs.errors import JobError
 from spark_jobs.features import feature
 from spark_jobs.messages import PULLS
+from spark_jobs.replaying import ONEWAY
 from spark_jobs.schemas import ddl
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _NAMES: Final = {int(code): code.name for code in RequestCode}
 _RECORDS: Final = tuple(
@@ -60,11 +61,13 @@ _CANDIDATE, _NOISE = 1, 2
 _OLD, _NEW, _AGAIN = 1, 2, 4
 """Flags, summed, of the runs that have a request: baseline, candidate, second run. It may be unanswered there."""
 _BOTH: Final = _OLD | _NEW
+_ONEWAY: Final = 8
+"""In place of those flags: the request was oneway in one of the runs, so there is no answer."""
 _SIGNIFICANT: Final = 3.0
 """By how many standard deviations a rate of differences must exceed the rate of the noise."""
 
 _SIDE_BY_SIDE: Final = (
-    *("run", "file", "position", "code", "feature", "asked_ns"),
+    *("run", "file", "position", "code", "feature", "asked_ns", "is_oneway"),
     *("answer_code", "answer_remark", "names", "values", "answer_body"),
 )
 _TALLIES: Final = pa.schema(
@@ -151,6 +154,8 @@ class Comparison(msgspec.Struct, kw_only=True):
     compared: int
     only_in_baseline: int
     only_in_candidate: int
+    oneway: int = 0
+    """Requests that are left out, as they have no answer."""
     has_noise: bool
     """Whether there was a second run to measure the noise."""
     late_ms: dict[str, float] = {}
@@ -308,11 +313,15 @@ def compare(
     )
     compared: dict[str, _Compared] = {}
     by_runs: Counter[int] = Counter()
+    oneway = 0
     differ: list[_Tally] = []
     noisy: list[_Tally] = []
     for row in tallied.collect():
         if row["field"] is not None:
             (differ if row["runs"] == _CANDIDATE else noisy).append(row.asDict())
+            continue
+        if row["runs"] == _ONEWAY:
+            oneway += row["number"]
             continue
         by_runs[row["runs"] & _BOTH] += row["number"]
         if row["runs"] & _BOTH == _BOTH:
@@ -320,7 +329,9 @@ def compare(
             of_feature.answers[row["code"]] += row["number"]
             of_feature.again[row["code"]] += row["number"] if row["runs"] & _AGAIN else 0
     if not compared:
-        raise JobError("the two have no request in common, so there is nothing to compare")
+        raise JobError(
+            "the two have no request in common that has an answer, so there is nothing to compare"
+        )
     whole = _Compared(
         sum((one.answers for one in compared.values()), Counter()),
         sum((one.again for one in compared.values()), Counter()),
@@ -347,6 +358,7 @@ def compare(
         compared=whole.answers.total(),
         only_in_baseline=by_runs[_OLD],
         only_in_candidate=by_runs[_NEW],
+        oneway=oneway,
         has_noise=noise is not None,
         late_ms={name: late_ms for name, late_ms in late if late_ms is not None},
         codes=[
@@ -400,8 +412,17 @@ def _side_by_side(runs: Sequence[DataFrame]) -> DataFrame:
             return answers.withColumns(none)
         return answers if "feature" in answers.columns else answers.withColumn("feature", feature())
 
+    def is_oneway(answers: DataFrame) -> Column:
+        found = (
+            f.col("outcome") == ONEWAY
+            if "outcome" in answers.columns
+            else f.col("flag").bitwiseAND(int(CommandFlag.ONEWAY)) != 0
+        )
+        return f.coalesce(found, f.lit(False)).cast("int")
+
     rows = [
         of_request(answers, run)
+        .withColumn("is_oneway", is_oneway(answers))
         .withColumns({"names": f.map_keys("answer_ext"), "values": f.map_values("answer_ext")})
         .withColumn("run", f.lit(run))
         .select(*_SIDE_BY_SIDE)
@@ -443,7 +464,10 @@ def _tally(batches: Iterable[pa.RecordBatch], has_noise: bool) -> Iterator[pa.Re
     """Compare the answers to each request, and yield the counts as one batch of `_TALLIES`."""
     counts: Counter[tuple[int, str, int]] = Counter()
     found: dict[tuple[int, str, int, str, str], _Tally] = {}
-    for request, (old, new, again) in _by_request(batches):
+    for request, (old, new, again), is_oneway in _by_request(batches):
+        if is_oneway:
+            counts[request.code, request.feature, _ONEWAY] += 1
+            continue
         there = zip((_OLD, _NEW, _AGAIN), (old, new, again), strict=True)
         runs = sum(run for run, answer in there if answer is not None)
         counts[request.code, request.feature, runs] += 1
@@ -511,22 +535,25 @@ def _kind(field: str, values: Sequence[str | None]) -> str:
 
 def _by_request(
     batches: Iterable[pa.RecordBatch],
-) -> Iterator[tuple[_Request, list[_Answer | None]]]:
-    """Yield each request with its answers in the three runs."""
+) -> Iterator[tuple[_Request, list[_Answer | None], bool]]:
+    """Yield each request with its answers in the three runs, and whether it was oneway in one of them."""
     last: tuple[str, int] | None = None
     request: _Request | None = None
     answers: list[_Answer | None] = [None, None, None]
+    is_oneway = False
     for batch in batches:
-        for run, file, position, code, name, asked_ns, *answer in _rows(batch):
+        for run, file, position, code, name, asked_ns, has_none, *answer in _rows(batch):
             if last != (file, position):
                 if request is not None:
-                    yield request, answers
+                    yield request, answers, is_oneway
                 last = (file, position)
                 request = _Request(file, position, code, name or "", asked_ns)
                 answers = [None, None, None]
+                is_oneway = False
             answers[run] = answer
+            is_oneway |= bool(has_none)
     if request is not None:
-        yield request, answers
+        yield request, answers, is_oneway
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:

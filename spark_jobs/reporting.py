@@ -52,6 +52,8 @@ def _comparison(found: Comparison) -> Section:
     if found.only_in_baseline or found.only_in_candidate:
         said += f"; {found.only_in_baseline} only in the baseline"
         said += f", {found.only_in_candidate} only in the candidate"
+    if found.oneway:
+        said += f"; {found.oneway:,} oneway requests, which have no answer, are left out"
     if found.late_ms:
         late = (f"{late_ms:,.1f} ms ({name})" for name, late_ms in found.late_ms.items())
         said += f"; requests left late at P99 by {', '.join(late)}"

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import INBOX_SIZE, Found, State, Store, abort, pending
+from storage import INBOX_SIZE, Found, State, Store, abort, pending, reschedule
+from storage.keys import id_key, pack_u64
 from tests.storage.folder import Folder, scratch_data
 from tests.storage.sample import (
     TOPIC,
@@ -253,6 +254,21 @@ class TestScan:
         found, cursors = pages_of(store, readable=readable)
         assert (found, cursors) == ([b"wanted"], [])
         assert len(examined) == 5
+
+    @pytest.mark.parametrize("table", ["messages", "ids"])
+    def test_one_of_which_a_row_cannot_be_read_is_left_out(
+        self, folder: Folder, table: str
+    ) -> None:
+        store = folder.open(inbox_size=0)
+        number = pack_u64(hold(store, Sample(b"a"), 5))
+        hold(store, Sample(b"b"), 1_000)
+        reschedule(store, b"a", lambda _: 1_000, 5)
+        store.commit()
+        key = number if table == "messages" else id_key(b"a", number)
+        whole = store.reader().get(key, db=getattr(store.tables, table))
+        store = folder.damage(table, key, b"short")
+        assert pending_ids(store) == [b"b"]
+        folder.damage(table, key, whole)
 
     def test_a_topic_is_found_among_many_others(self, store: Store) -> None:
         # Others are due in the seconds before, between and after the topic's, and in its own seconds before and after.

@@ -434,6 +434,17 @@ class TestDamage:
         assert [one.offset for one in page.found] == [1, 0]
         folder.damage("queues", key, whole)
 
+    def test_where_the_last_row_tells_no_time_a_search_ends_there(self, folder: Folder) -> None:
+        store = folder.open()
+        for stored_ms in range(3):
+            send(store, Sample(b"x"), stored_ms)
+        store.commit()
+        key = queue_prefix(TOPIC, 0) + pack_u64(2)
+        whole = store.reader().get(key, db=store.tables.queues)
+        store = folder.damage("queues", key, b"short")
+        assert [store.offset_at(store.queue(TOPIC, 0), ms) for ms in (1, 2, 9)] == [1, 2, 2]
+        folder.damage("queues", key, whole)
+
     def test_a_queue_that_cannot_be_read_keeps_no_message_from_being_found(
         self, folder: Folder
     ) -> None:

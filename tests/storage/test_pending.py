@@ -213,10 +213,12 @@ class TestScan:
             assert cursor[8:].partition(b"\0")[0].rstrip(b"\xff") == TOPIC
             assert b"secret" not in cursor
 
+    @pytest.mark.parametrize("inbox_size", [0, INBOX_SIZE], ids=["in table", "in memory"])
     @pytest.mark.parametrize("weigh", [1, 3, 7])
     def test_only_readable_topics(
-        self, store: Store, weigh: int, monkeypatch: pytest.MonkeyPatch
+        self, folder: Folder, weigh: int, inbox_size: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        store = folder.open(inbox_size=inbox_size)
         monkeypatch.setattr(pending, "LEAPS", weigh)
         monkeypatch.setattr(pending, "LEAPS_WEIGH", weigh)
         monkeypatch.setattr(pending, "MAX_TIMERS_SCANNED", 10)

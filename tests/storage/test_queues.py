@@ -438,6 +438,7 @@ class TestDamage:
         store = folder.open()
         for stored_ms in range(3):
             send(store, Sample(b"x"), stored_ms)
+        send(store, Sample(b"of another queue", queue=1), 0)
         store.commit()
         key = queue_prefix(TOPIC, 0) + pack_u64(2)
         whole = store.reader().get(key, db=store.tables.queues)

@@ -21,7 +21,7 @@ from storage import (
     reschedule,
     scan_fired,
 )
-from storage.keys import pack_u64, queue_prefix
+from storage.keys import IdRow, id_key, pack_u64, queue_prefix
 from storage.retention import BYTES_AT_ONCE, KEYS_PER_MESSAGE, QUEUES_AT_ONCE
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
@@ -480,6 +480,21 @@ def test_a_damaged_row_of_an_abort_goes(folder: Folder, size: int) -> None:
     store = folder.open()
     assert expire(store, 20) == 2
     assert states(store, b"a") == []
+
+
+def test_what_was_aborted_and_has_no_row_in_ids_stays_for_a_repair(folder: Folder) -> None:
+    store = folder.open()
+    number = pack_u64(hold(store, Sample(b"a"), 1_000, 10))
+    hold(store, Sample(b"b"), 1_000, 10)
+    store.commit()
+    for message_id in (b"a", b"b"):
+        abort(store, message_id, 10)
+    store.commit()
+    store = folder.damage("ids", id_key(b"a", number), None)
+    assert expire(store, 20) == 2
+    assert (store.record(number) is None, states(store, b"b")) == (False, [])
+    folder.damage("ids", id_key(b"a", number), IdRow(1_000, 10).pack())
+    folder.damage("aborted", pack_u64(10) + number, b"")
 
 
 @pytest.mark.parametrize("table", ["queues", "aborted"])

@@ -32,7 +32,7 @@ PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 """Bits of a topic's perm (PermName)."""
 
 CLEARED_AT_ONCE = 500
-"""Messages of a deleted topic that are removed with it, some 10 ms of work. The next clean-up removes the rest."""
+"""Messages of deleted topics that are removed with them, some 10 ms of work. The next clean-up removes the rest."""
 
 DEFAULT_TOPIC = "TBW102"
 """The topic whose route clients ask for before they send to an unknown one; its settings are the template."""
@@ -312,17 +312,20 @@ class Topics:
         self.changes += 1
         return topic
 
-    def delete(self, name: str) -> None:
-        """Delete a topic and end its pause: waiting messages fire, and are removed with the rest. The change joins the
-        store's batch."""
-        topic = self._topics.get(name)
-        if topic is not None:
+    def delete(self, *names: str) -> None:
+        """Delete topics and end their pauses: waiting messages fire, and are removed with the rest. At most
+        `CLEARED_AT_ONCE` messages of all these topics are removed at once, those of the first topics. The change joins
+        the store's batch."""
+        left = CLEARED_AT_ONCE
+        for topic in filter(None, map(self._topics.get, names)):
             self._store.delete_topic(topic.stored_name)
-            self._unstored.add(name)
+            self._unstored.add(topic.name)
             resume_topic(self._store, topic.stored_name)
-            remove_topic(self._store, topic.stored_name, CLEARED_AT_ONCE)
-            del self._topics[name]
-            if self._begins.pop(name, None) is not None:
+            if left:
+                removed = remove_topic(self._store, topic.stored_name, left)
+                left = left - removed.messages if removed.behind is None else 0
+            del self._topics[topic.name]
+            if self._begins.pop(topic.name, None) is not None:
                 self._store.delete_note(_BEGINS + topic.stored_name)
             self.changes += 1
 

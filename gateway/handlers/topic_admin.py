@@ -151,7 +151,7 @@ class TopicAdmin:
             if self._topics.get(name) is not None
             and self._broker.groups.get(name.removeprefix(RETRY_PREFIX)) is None
         }
-        names = {topic, *retried}
+        names = dict.fromkeys((topic, *retried)).keys()
         self._delete(names)
         forgetting = progress.forget_topics(*(name.encode() for name in names))
         yield from committer.in_parts(forgetting)
@@ -240,8 +240,8 @@ class TopicAdmin:
 
     def _delete(self, names: AbstractSet[str]) -> None:
         """Delete topics. Whatever is looked through for them is looked through once: there can be thousands."""
+        self._topics.delete(*names)
         for name in names:
-            self._topics.delete(name)
             self._broker.recurring.forget_topic(name)
         self._broker.orders.forget_topics(names)
         self._broker.modes.forget_topics(names)

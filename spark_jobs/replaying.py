@@ -2,7 +2,8 @@
 
 One `Player` plays many connections in one event loop. Requests are sent by time, in the order of their
 connection, whether or not earlier ones have been answered. Only a request with an id from an answer,
-such as a recall, or about a message in one, such as its return, waits for that answer.
+such as a recall, about a message in one, such as its return, or that goes on where a pull ended, waits
+for that answer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import TEXTS
 from spark_jobs.latest import Latest
-from spark_jobs.messages import SENDS
+from spark_jobs.messages import PULLS, SENDS
 from spark_jobs.popped import ACKS
 from spark_jobs.rewriting import Learned, Rewriter, Rules, ids_needed, ids_told
 from spark_jobs.schemas import ddl
@@ -106,8 +107,8 @@ NAME_SERVER_CODES: Final = frozenset(
 )
 """Requests that go to the name server; all others go to the broker."""
 
-_LATER: Final = ACKS | {RequestCode.CONSUMER_SEND_MSG_BACK}
-"""Requests about messages that were got, which wait for the answer with these while later requests are sent."""
+_LATER: Final = ACKS | PULLS | {RequestCode.CONSUMER_SEND_MSG_BACK}
+"""Requests that wait for what a pop or a pull gets while later requests are sent."""
 _MOST_OPEN: Final = 500
 """Above so many connections of a task, one that waits for no answer is closed for each new one."""
 _MOST_CONNECTIONS: Final = 10_000
@@ -302,7 +303,7 @@ class _Sent(NamedTuple):
     opaque: int
     left_s: float
     """When it left, by the monotonic clock."""
-    teaches: tuple[str, ...] = ()
+    teaches: Collection[str] = ()
     """Recorded ids whose new values are in its answer."""
 
 
@@ -328,8 +329,10 @@ class Player:
         self._next_ns = 0
         """Under a rate: the next request leaves no sooner."""
         self._room = asyncio.Event()
-        self._teachers: dict[str, _Sent] = {}
-        """By recorded id: the outstanding request whose answer has the id of this run."""
+        self._teachers: dict[str, dict[str, Any]] = {}
+        """By recorded id: the result, not finished yet, of the request whose answer has the id of this run."""
+        self._taught: dict[int, asyncio.Event] = {}
+        """By the `id` of such a result: set when it is finished. Only of those that other requests wait for."""
         self._later: set[asyncio.Task[None]] = set()
         """Requests that wait for an id while later requests are sent."""
 
@@ -355,8 +358,7 @@ class Player:
     def finish(self, sent: _Sent, outcome: str) -> None:
         """Finish a request with its outcome."""
         self._outstanding.pop(id(sent.result), None)
-        for taught in sent.teaches:
-            self._teachers.pop(taught, None)
+        self._has_taught(sent.result, sent.teaches)
         sent.result["outcome"] = outcome
         self._finished.append(sent.result)
         self._room.set()
@@ -421,33 +423,48 @@ class Player:
             return
         self._journal.note(row["file"], row["position"])
         ext = dict(row["ext"] or ())
-        if self._teachers and (needed := ids_needed(row["code"], ext, row["body"] or b"")):
-            if row["code"] in _LATER and any(one in self._teachers for one in needed):
-                # A pop may wait long, and consumers do this in parallel to their other requests.
-                line.later += 1
-                task = asyncio.create_task(self._send_when_taught(needed, row, ext, line, result))
-                self._later.add(task)
-                task.add_done_callback(self._later.discard)
-                return
-            await self._be_taught(needed)
-        self._send(row, ext, line, result)
+        body = row["body"] or b""
+        needed = ids_needed(row["code"], ext, body) if self._teachers else ()
+        waits = self._waits_for(needed)
+        answer = dict(row["answer_ext"] or ()), row["answer_body"] or b""
+        teaches = ids_told(row["code"], ext, *answer)
+        for taught in teaches:
+            self._teachers[taught] = result
+        if waits and row["code"] in _LATER and len(self._later) < self._pacing.outstanding:
+            # A pop or a pull may wait long, and consumers do this in parallel to their other requests.
+            line.later += 1
+            task = asyncio.create_task(
+                self._send_when_taught(waits, row, ext, line, result, teaches)
+            )
+            self._later.add(task)
+            task.add_done_callback(self._later.discard)
+            return
+        await self._be_taught(waits, result)
+        self._send(row, ext, line, result, teaches)
 
     async def _send_when_taught(
         self,
-        needed: Collection[str],
+        waits: Collection[asyncio.Event],
         row: Mapping[str, Any],
         ext: Mapping[str, str],
         line: _Line,
         result: dict[str, Any],
+        teaches: Collection[str],
     ) -> None:
-        await self._be_taught(needed)
+        await self._be_taught(waits, result)
         line.later -= 1
-        self._send(row, ext, line, result)
+        self._send(row, ext, line, result, teaches)
 
     def _send(
-        self, row: Mapping[str, Any], ext: Mapping[str, str], line: _Line, result: dict[str, Any]
+        self,
+        row: Mapping[str, Any],
+        ext: Mapping[str, str],
+        line: _Line,
+        result: dict[str, Any],
+        teaches: Collection[str],
     ) -> None:
         if not line.is_open:
+            self._has_taught(result, teaches)
             self._finished.append(result | {"outcome": CLOSED})
             return
         rewriter = self._rewriters.get(row["connection"])
@@ -481,24 +498,32 @@ class Player:
         if (row["flag"] or 0) & CommandFlag.ONEWAY:
             self._finished.append(result | {"outcome": ONEWAY})
             return
-        answer = dict(row["answer_ext"] or ()), row["answer_body"] or b""
-        teaches = ids_told(row["code"], ext, *answer)
         sent = _Sent(row, result, rewriter, line, opaque, time.monotonic(), teaches)
-        for taught in teaches:
-            self._teachers[taught] = sent
         line.waiting[opaque] = sent
         self._outstanding[id(result)] = sent
 
-    async def _be_taught(self, needed: Collection[str]) -> None:
-        """Wait for outstanding answers that have this run's values of these ids."""
+    def _waits_for(self, needed: Collection[str]) -> list[asyncio.Event]:
+        """Return an event for each outstanding answer that has this run's values of these ids."""
+        teachers = {id(one): one for name in needed if (one := self._teachers.get(name))}
+        return [self._taught.setdefault(number, asyncio.Event()) for number in teachers]
+
+    def _has_taught(self, result: dict[str, Any], teaches: Collection[str]) -> None:
+        """Note that a request will teach nothing more."""
+        for taught in teaches:
+            if self._teachers.get(taught) is result:
+                del self._teachers[taught]
+        if (event := self._taught.pop(id(result), None)) is not None:
+            event.set()
+
+    async def _be_taught(self, waits: Collection[asyncio.Event], result: dict[str, Any]) -> None:
+        """Wait for answers, but not for ever. The request is due then."""
+        if not waits:
+            return
         deadline = time.monotonic() + min(_TEACHING_S, self._pacing.patience_s)
-        while any(one in self._teachers for one in needed):
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                return
-            self._room.clear()
+        for event in waits:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._room.wait(), left_s)
+                await asyncio.wait_for(event.wait(), max(deadline - time.monotonic(), 0))
+        result["due_ns"] = self._now_ns()
 
     async def _make_room(self) -> None:
         """Wait while too many answers are outstanding; give up those that take too long."""

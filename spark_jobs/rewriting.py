@@ -123,6 +123,8 @@ def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...
         return tuple(ext[name] for name in ("transactionId", "msgId") if name in ext)
     if code == RequestCode.CONSUMER_SEND_MSG_BACK:
         return (_pulled(ext.get("group", ""), ext.get("offset", "")),)
+    if code in PULLS:
+        return (_next_of(ext, ext.get("queueOffset", "")),)
     return popped.ids_needed(code, ext, body)
 
 
@@ -135,8 +137,18 @@ def ids_told(
         return tuple(answer_ext[name] for name in told if name in answer_ext)
     if code in PULLS:
         group = ext.get("consumerGroup", "")
-        return tuple(_pulled(group, offset) for offset in physical_offsets(answer_body))
+        messages = (_pulled(group, offset) for offset in physical_offsets(answer_body))
+        return (_next_of(ext, answer_ext.get("nextBeginOffset", "")), *messages)
     return popped.ids_told(code, ext, answer_ext)
+
+
+def _next_of(ext: Mapping[str, str], offset: str) -> str:
+    """Return a token for the offset of a queue at which the next pull begins.
+
+    :param ext: the fields of a pull.
+    """
+    place = (ext.get(name, "") for name in ("consumerGroup", "topic", "queueId"))
+    return " ".join(("next", *place, offset))
 
 
 def _pulled(group: str, physical_offset: int | str) -> str:

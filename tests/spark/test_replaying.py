@@ -302,6 +302,46 @@ def test_a_message_is_sent_back_after_the_answer_to_its_pull(
     assert results[1]["unmapped"] == "offset", "the answer of this run had no message"
 
 
+def test_a_pull_waits_for_the_one_before_it(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that finds nothing is followed by one from the same offset. Only the last here is of another queue."""
+    monkeypatch.setattr(replaying, "_TEACHING_S", LIMIT_S)
+    server.dawdles_s = 0.1
+    ends = {"nextBeginOffset": "17"}
+    monkeypatch.setattr(server, "answer", lambda one: encode_response(one.opaque, 0, ext=ends))
+    place = {"consumerGroup": "billing", "topic": "orders"}
+
+    def pull(at: int, queue: str, begin: str, end: str) -> dict[str, Any]:
+        ext = place | {"queueId": queue, "queueOffset": begin}
+        told = [("nextBeginOffset", end)]
+        return asked(at, RequestCode.PULL_MESSAGE, ext, answer_code=0, answer_ext=told)
+
+    rows = [pull(0, "0", "0", "7"), pull(1, "0", "7", "7"), pull(2, "0", "7", "8")]
+    rows.append(pull(3, "1", "0", "1"))
+    played = play(server.address, tmp_path, rows)
+    first, second, third, other = sorted(played, key=lambda row: int(row["position"]))
+    assert other["sent_ns"] < first["answered_ns"] <= second["due_ns"] <= second["sent_ns"]
+    assert second["answered_ns"] <= third["sent_ns"]
+    begins = [(one.ext()["queueId"], one.ext()["queueOffset"]) for one in server.asked]
+    assert begins == [("0", "0"), ("1", "0"), ("0", "17"), ("0", "17")]
+    assert not any(row["unmapped"] for row in played)
+
+
+def test_a_pull_does_not_wait_for_ever(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "_TEACHING_S", 0.1)
+    server.is_silent = True
+    ext = {"topic": "orders", "queueId": "0", "queueOffset": "7"}
+    told = [("nextBeginOffset", "7")]
+    pull = RequestCode.PULL_MESSAGE
+    rows = [asked(at, pull, ext, answer_code=19, answer_ext=told) for at in range(3)]
+    results = play(server.address, tmp_path, rows, patience_s=1.0)
+    assert [row["outcome"] for row in results] == ["no answer"] * 3
+    assert len(server.asked) == 3
+
+
 def test_a_handle_of_an_earlier_answer_is_mapped(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

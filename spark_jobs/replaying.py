@@ -335,6 +335,8 @@ class Player:
         """By the `id` of such a result: set when it is finished. Only of those that other requests wait for."""
         self._later: set[asyncio.Task[None]] = set()
         """Requests that wait for an id while later requests are sent."""
+        self._failure: BaseException | None = None
+        """Why such a request was not sent, as where the journal cannot be written."""
 
     def play(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Send all requests and yield their results, as batches of `RESULTS`."""
@@ -347,13 +349,18 @@ class Player:
             loop.run_until_complete(self._wait_for_answers())
             for sent in list(self._outstanding.values()):
                 self.finish(sent, UNANSWERED)
-            for line in self._lines.values():
-                line.waiting.clear()
-                line.close()
-            loop.run_until_complete(asyncio.sleep(0))
             yield self._results()
         finally:
+            loop.run_until_complete(self._end())
             loop.close()
+
+    async def _end(self) -> None:
+        for task in self._later:
+            task.cancel()
+        for line in self._lines.values():
+            line.waiting.clear()
+            line.close()
+        await asyncio.sleep(0)
 
     def finish(self, sent: _Sent, outcome: str) -> None:
         """Finish a request with its outcome."""
@@ -399,6 +406,8 @@ class Player:
     async def _play_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         for row in rows:
             await self._play_row(row)
+            if self._failure is not None:
+                raise self._failure
 
     async def _play_row(self, row: Mapping[str, Any]) -> None:
         result: dict[str, Any] = {name: row.get(name) for name in _KEPT}
@@ -421,7 +430,6 @@ class Player:
                 result | {"outcome": REFUSED, "answer_remark": self._failed[address][1]}
             )
             return
-        self._journal.note(row["file"], row["position"])
         ext = dict(row["ext"] or ())
         body = row["body"] or b""
         needed = ids_needed(row["code"], ext, body) if self._teachers else ()
@@ -437,10 +445,15 @@ class Player:
                 self._send_when_taught(waits, row, ext, line, result, teaches)
             )
             self._later.add(task)
-            task.add_done_callback(self._later.discard)
+            task.add_done_callback(self._is_done)
             return
         await self._be_taught(waits, result)
         self._send(row, ext, line, result, teaches)
+
+    def _is_done(self, task: asyncio.Task[None]) -> None:
+        self._later.discard(task)
+        if not task.cancelled():
+            self._failure = task.exception() or self._failure
 
     async def _send_when_taught(
         self,
@@ -467,6 +480,7 @@ class Player:
             self._has_taught(result, teaches)
             self._finished.append(result | {"outcome": CLOSED})
             return
+        self._journal.note(row["file"], row["position"])
         rewriter = self._rewriters.get(row["connection"])
         if rewriter is None:
             rewriter = Rewriter(self._rules, self._learned)
@@ -542,6 +556,8 @@ class Player:
 
     async def _wait_for_answers(self) -> None:
         await asyncio.gather(*self._later)
+        if self._failure is not None:
+            raise self._failure
         deadline = time.monotonic() + self._pacing.patience_s
         while self._outstanding and (left_s := deadline - time.monotonic()) > 0:
             self._room.clear()

@@ -317,12 +317,21 @@ def test_a_pull_waits_for_the_one_before_it(
         told = [("nextBeginOffset", end)]
         return asked(at, RequestCode.PULL_MESSAGE, ext, answer_code=0, answer_ext=told)
 
+    noted: dict[int, int] = {}
+    note = Journal.note
+
+    def remember(journal: Journal, file: str, position: int) -> None:
+        noted[position] = time.time_ns()
+        note(journal, file, position)
+
+    monkeypatch.setattr(Journal, "note", remember)
     rows = [pull(0, "0", "0", "7"), pull(1, "0", "7", "7"), pull(2, "0", "7", "8")]
     rows.append(pull(3, "1", "0", "1"))
     played = play(server.address, tmp_path, rows)
     first, second, third, other = sorted(played, key=lambda row: int(row["position"]))
     assert other["sent_ns"] < first["answered_ns"] <= second["due_ns"] <= second["sent_ns"]
     assert second["answered_ns"] <= third["sent_ns"]
+    assert noted[1] >= first["answered_ns"], "a run that goes on would not send it"
     begins = [(one.ext()["queueId"], one.ext()["queueOffset"]) for one in server.asked]
     assert begins == [("0", "0"), ("1", "0"), ("0", "17"), ("0", "17")]
     assert not any(row["unmapped"] for row in played)
@@ -340,6 +349,24 @@ def test_a_pull_does_not_wait_for_ever(
     results = play(server.address, tmp_path, rows, patience_s=1.0)
     assert [row["outcome"] for row in results] == ["no answer"] * 3
     assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("more", [0, 1], ids=["the last one", "others follow"])
+def test_a_disk_that_is_full_when_a_request_has_waited_is_told(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    def refuse(journal: Journal, file: str, position: int) -> None:
+        if position == 1:
+            raise JobError("the disk is full")
+
+    monkeypatch.setattr(Journal, "note", refuse)
+    ext = {"topic": "orders", "queueId": "0", "queueOffset": "7"}
+    told = [("nextBeginOffset", "7")]
+    pull = RequestCode.PULL_MESSAGE
+    rows = [asked(at, pull, ext, answer_code=19, answer_ext=told) for at in range(2)]
+    rows += [sent(1_000, "A" * 32)] * more
+    with pytest.raises(JobError, match="the disk is full"):
+        play(server.address, tmp_path, rows)
 
 
 def test_a_handle_of_an_earlier_answer_is_mapped(

@@ -13,7 +13,7 @@ import shutil
 import struct
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from errno import EAGAIN
 from heapq import merge
 from pathlib import Path
@@ -59,6 +59,8 @@ _COMPACTED = ".compact"
 
 CHECKPOINT_PATIENCE = 15
 """Seconds that a reader waits for a gateway's checkpoint."""
+
+_WRONG_PAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError)
 
 _GROWTH = 1 << 32
 """Bytes by which a reader's map exceeds the file: the gateway may grow the file meanwhile."""
@@ -272,8 +274,16 @@ def read_pending(
     damaged = set() if damaged is None else damaged
     with reading(data) as environment:
         tables = open_tables(environment, create=False)
-        with environment.begin() as txn, closing(_Records(environment, tables)) as records:
-            accepted_lately = sorted(recover(txn, tables, terms_of, damaged=damaged))
+        with closing(_Records(environment, tables)) as records, ExitStack() as views:
+            try:
+                txn = views.enter_context(environment.begin())
+                accepted_lately = sorted(recover(txn, tables, terms_of, damaged=damaged))
+            except _WRONG_PAGE:
+                views.close()
+                damaged.clear()
+                txn = views.enter_context(environment.begin())
+                found = recover(txn, tables, terms_of, damaged=damaged, read=records.read)
+                accepted_lately = sorted(found)
             waiting = waiting_timers(txn, tables)
             damaged.update(misplaced(txn, tables))
             for key, value in merge(txn.cursor(db=tables.timers), accepted_lately, waiting):
@@ -301,7 +311,7 @@ class _Records:
         """Return the record of a packed sequence; None when it cannot be read."""
         try:
             return read_record(self._txn, self._tables, number)
-        except (lmdb.CorruptedError, lmdb.PageNotFoundError):
+        except _WRONG_PAGE:
             self._txn.abort()
             self._txn = self._environment.begin()
             return None

@@ -12,7 +12,8 @@ is in `meta`, and moves forward once all timers before it are in the table or do
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import suppress
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import chain, islice
 
@@ -420,6 +421,7 @@ def recover(
     terms_of: TermsOf,
     touch: Touch = _leave,
     damaged: set[bytes] | None = None,
+    read: ReadRecord | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
     """Return the timers, keys and values, that are not in `timers` and belong to messages that have not fired. A
     message is skipped if its record, or its row in `ids`, is missing or cannot be read; `find_faults` reports it.
@@ -427,9 +429,11 @@ def recover(
     :param touch: see `ReadAhead.touch`.
     :param damaged: receives the packed sequences of skipped messages that are in no queue, and the mark's name if the
         mark cannot be right.
+    :param read: reads records one by one, for where pages of them are wrong, of the messages that `ids` names. None
+        reads all in their order.
     """
     damaged = set() if damaged is None else damaged
-    messages = _unqueued_since_mark(txn, tables, terms_of, touch, damaged)
+    messages = _unqueued_since_mark(txn, tables, terms_of, touch, damaged, read)
     while some := list(islice(messages, READ_AT_ONCE)):
         id_keys = [id_key(term(terms.message_id), number) for number, terms, _ in some]
         touch(txn, Rows(tables.ids, id_keys))
@@ -455,17 +459,35 @@ def recover(
                 yield key, timer
 
 
+ReadRecord = Callable[[bytes], bytes | None]
+"""Reads the record of a packed sequence; None when it cannot be read."""
+
 _Message = tuple[bytes, Terms, int]
 """A message's packed sequence, its terms, and the size of its record."""
 
 
 def _unqueued_since_mark(
-    txn: Reader, tables: Tables, terms_of: TermsOf, touch: Touch, damaged: set[bytes]
+    txn: Reader,
+    tables: Tables,
+    terms_of: TermsOf,
+    touch: Touch,
+    damaged: set[bytes],
+    read: ReadRecord | None,
 ) -> Iterator[_Message]:
     """Return the messages from the mark on that are in no queue."""
+    mark = first_in_memory(txn, tables, damaged)
     since_ms = 1 << 64
     queued: set[bytes] = set()
-    messages = _since_mark(txn, tables, terms_of, touch, queued, damaged)
+    records: Iterator[tuple[bytes, bytes | None]]
+    if read is None:
+        records = _records_since(txn, tables, mark, touch, queued)
+    else:
+        # Those that cannot be read do not say when they were stored.
+        since_ms = 0
+        queued |= _queued_since(txn, tables, since_ms)
+        named = _named_since(txn, tables, mark)
+        records = ((number, read(number)) for number in named if number not in queued)
+    messages = _with_terms(records, terms_of, damaged)
     while some := list(islice(messages, READ_AT_ONCE)):
         # A committed half message has the time of its commit, later than many messages behind it.
         earliest_ms = min(terms.stored_ms for _, terms, _ in some)
@@ -477,17 +499,12 @@ def _unqueued_since_mark(
     damaged -= queued
 
 
-def _since_mark(
-    txn: Reader,
-    tables: Tables,
-    terms_of: TermsOf,
-    touch: Touch,
-    queued: Container[bytes],
-    damaged: set[bytes],
-) -> Iterator[_Message]:
-    """Return the messages from the mark on, except those already known to be in a queue when the loop reaches them."""
+def _records_since(
+    txn: Reader, tables: Tables, mark: bytes, touch: Touch, queued: Container[bytes]
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """Return the packed sequences and records of the messages from the mark on, except those already known to be in a
+    queue when the loop reaches them."""
     cursor = txn.cursor(db=tables.messages)
-    mark = first_in_memory(txn, tables, damaged)
     if not (cursor.set_range(mark) if mark else cursor.first()):
         return
     untouched = b""
@@ -497,9 +514,25 @@ def _since_mark(
             numbers = [pack_u64(first + place) for place in range(READ_AT_ONCE)]
             touch_records(touch, txn, tables, numbers, numbers)
             untouched = pack_u64(first + READ_AT_ONCE)
-        if number in queued:
-            continue
-        record = record_in(txn, tables, number, value)
+        if number not in queued:
+            yield number, record_in(txn, tables, number, value)
+
+
+def _named_since(txn: Reader, tables: Tables, mark: bytes) -> list[bytes]:
+    """Return the packed sequences, in order, of the messages from the mark on that may be pending by `ids`."""
+    named = []
+    for name, value in txn.cursor(db=tables.ids):
+        with suppress(ValueError):
+            row = IdRow.unpack(value)
+            if name[-8:] >= mark and row.due_ms and not row.aborted_ms:
+                named.append(name[-8:])
+    return sorted(named)
+
+
+def _with_terms(
+    records: Iterator[tuple[bytes, bytes | None]], terms_of: TermsOf, damaged: set[bytes]
+) -> Iterator[_Message]:
+    for number, record in records:
         terms = read_terms(terms_of, record)
         if record is None or terms is None:
             damaged.add(number)

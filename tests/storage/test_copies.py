@@ -465,12 +465,19 @@ def test_a_folder_that_lmdb_cannot_read_is_told_to_be_damaged(tmp_path: Path, lo
         list(read_pending(folder.path, terms_of))
 
 
-def test_what_is_on_other_pages_than_a_lost_one_is_read(tmp_path: Path) -> None:
-    """It is all that is left of a damaged folder without a backup: one of it cannot be made."""
+@pytest.mark.parametrize("inbox_size", [0, 1_000])
+def test_what_is_on_other_pages_than_a_lost_one_is_read(tmp_path: Path, inbox_size: int) -> None:
+    """It is all that is left of a damaged folder without a backup: one of it cannot be made. What has fired or was
+    aborted is not missed."""
     folder = Folder(tmp_path / "data")
-    store = folder.open(inbox_size=0)
+    store = folder.open(inbox_size=inbox_size)
     ids = numbered(200)
-    for some in (ids[:150], ids[150:]):
+    hold_all(store, ids[:49], 1_000)
+    hold_all(store, [b"fired", b"aborted"], 500)
+    abort(store, b"aborted", 400)
+    fire(store, 500)
+    store.commit()
+    for some in (ids[49:150], ids[150:]):
         hold_all(store, some, 1_000)
     number = pack_u64(50)
     row = store.settled_reader().get(number, db=store.tables.messages)

@@ -7,7 +7,7 @@ import pytest
 from gateway import intake
 from gateway.handlers import sending
 from gateway.wire.codes import RequestCode, ResponseCode
-from gateway.wire.messages import offset_msg_id
+from gateway.wire.messages import BatchItem, encode_batch, offset_msg_id
 from gateway.wire.properties import find
 from storage import Store, count_candidates
 from tests.gateway.memory import (
@@ -18,6 +18,7 @@ from tests.gateway.memory import (
     properties_of,
     property_string,
 )
+from tests.gateway.tools import ok
 
 
 def test_answer_and_records(client: MemoryClient) -> None:
@@ -41,6 +42,14 @@ def test_answer_and_records(client: MemoryClient) -> None:
 def test_the_id_in_the_header_comes_back(client: MemoryClient) -> None:
     answer = client.send_batch([("a", {})], properties=property_string({"UNIQ_KEY": "BATCH"}))
     assert answer.ext()["transactionId"] == "BATCH"
+
+
+def test_a_header_may_have_no_properties(client: MemoryClient) -> None:
+    fields = client.send_fields(batch=True)
+    del fields["i"]
+    body = encode_batch([BatchItem(0, b"a", "")])
+    ok(client.ask(RequestCode.SEND_BATCH_MESSAGE, fields, body))
+    assert bodies(client.pull()) == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,7 @@ def test_nothing_is_moved_when_one_would_be_too_far(filled: MemoryClient) -> Non
     "ext",
     [
         {"action": "abort", "topic": ""},
+        {"action": "reschedule", "topic": "", "shift": "5"},
         {"action": "reschedule", "topic": "orders"},
         {"action": "count", "topic": "orders", "cursor": "zz"},
     ],

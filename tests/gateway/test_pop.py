@@ -319,8 +319,9 @@ class TestPop:
         send(client, "a", "b", "c")
         assert bodies(pop(gateway, client, initMode=1)) == ["a", "b", "c"]
 
+    @pytest.mark.parametrize("order", ["false", "true"])
     def test_takes_up_a_reset_and_a_look_does_not(
-        self, gateway: MemoryGateway, client: MemoryClient
+        self, gateway: MemoryGateway, client: MemoryClient, order: str
     ) -> None:
         """Until then, offsets that a consumer commits are from before the reset."""
         send(client, "a", "b")
@@ -330,7 +331,7 @@ class TestPop:
         ok(client.ask(RequestCode.PEEK_MESSAGE, pop_fields(gateway)))
         report = commit_offset(client, "orders", 0, 2, "consumers")
         assert report.remark == "Offset has been previously reset"
-        assert bodies(pop(gateway, client, queueId=0)) == ["a", "b"]
+        assert bodies(pop(gateway, client, queueId=0, order=order)) == ["a", "b"]
         assert commit_offset(client, "orders", 0, 2, "consumers").remark is None
 
     @pytest.mark.parametrize("order", ["false", "true"])

@@ -360,6 +360,18 @@ class TestDamage:
             list(store.rows(queue, 2, 100))
         folder.damage("ends", prefix, None)
 
+    def test_a_first_row_whose_key_is_none_does_not_tell_where_a_queue_begins(
+        self, folder: Folder
+    ) -> None:
+        store = folder.open()
+        send(store, Sample(b"0"))
+        store.commit()
+        key = queue_prefix(TOPIC, 0) + b"\0"
+        store = folder.damage("queues", key, b"")
+        with pytest.raises(StorageError, match="a row of it has a wrong key"):
+            store.queue(TOPIC, 0)
+        folder.damage("queues", key, None)
+
     def test_a_row_between_others_whose_key_is_none_moves_none_of_them(
         self, folder: Folder
     ) -> None:

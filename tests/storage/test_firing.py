@@ -316,15 +316,19 @@ class TestCrowdedOut:
         assert ids_in(store, b"other") == [b"moved"]
         folder.check()
 
-    def test_what_the_same_batch_puts_into_the_table_is_not_overtaken(self, folder: Folder) -> None:
+    @pytest.mark.parametrize("inbox_size", [0, INBOX_SIZE], ids=["in table", "in memory"])
+    def test_what_the_same_batch_puts_into_the_table_is_not_overtaken(
+        self, folder: Folder, inbox_size: int
+    ) -> None:
         store = folder.open(inbox_size=0)
         self.storm(store, range(1_000, 1_020))
-        hold_all(store, [b"moved"], 5_000, b"other")
-        store = folder.open()
-        hold_all(store, [b"later"], 1_400, b"other")
+        hold_all(store, [b"moved"], 3 * HELD_SPAN_MS, b"other")
+        store = folder.open(inbox_size=inbox_size)
+        hold_all(store, [b"later"], HELD_SPAN_MS, b"other")
         assert reschedule(store, b"moved", lambda _: 1_010, 1_500) is not None
-        assert fire_due(store, 1_500, 1_500, 1) == Fired(1, more=True)
-        assert fire_crowded_out(store, 1_500, 1_500, 9).messages == 2
+        now_ms = 2 * HELD_SPAN_MS
+        assert fire_due(store, now_ms, now_ms, 1) == Fired(1, more=True)
+        assert fire_crowded_out(store, now_ms, now_ms, 9).messages == 2
         store.commit()
         assert ids_in(store, b"other") == [b"moved", b"later"]
         folder.check()

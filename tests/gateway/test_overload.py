@@ -135,6 +135,7 @@ class TestWaitingRequests:
         client.park()
         # A heartbeat has brought the expression of a group: its pulls share it.
         client.heartbeat("c1", "consumers", {"orders": long})
+        assert client.ask_pull(tags=f"{long}s", wait_ms=15_000).code == ResponseCode.SYSTEM_BUSY
         client.park(tags=long)
         client.disconnect()
         gateway.advance(2_000)

@@ -38,6 +38,7 @@ from tests.storage.sample import (
     ids_in,
     numbered,
     pending_ids,
+    pending_page,
     send,
     states,
 )
@@ -437,6 +438,8 @@ class TestWhatCannotFire:
         store.commit()
         store = folder.damage("timers", *row)
         assert pending_ids(store) == [b"b"]
+        readable = pending_page(store, readable=lambda topic: topic == TOPIC)
+        assert [id_of(found.record) for found in readable.found] == [b"b"]
         assert fire(store, 1_000) == 1
         assert (ids_in(store), store.next_due()) == ([b"b"], None)
         folder.damage("timers", row[0], None)

@@ -26,7 +26,7 @@ from storage import (
     timeline,
 )
 from tests.storage.folder import Folder
-from tests.storage.sample import Sample, fire, hold
+from tests.storage.sample import TOPIC, Sample, fire, hold, hold_all, numbered
 
 HOUR_MS = 3_600_000
 TOPICS = (b"bills", b"orders", b"orders2")
@@ -188,6 +188,17 @@ def test_the_last_may_wait_in_a_paused_topic(store: Store, last: bytes) -> None:
     store.commit()
     assert fire(store, 9_000) == 0
     assert due_range(store) == (5_000, 9_000)
+
+
+@pytest.mark.parametrize("key", [TOPIC + b"\0x", TOPIC + b"\0" + b"\xff" * 12])
+def test_the_last_is_none_that_waits_and_cannot_be_read(folder: Folder, key: bytes) -> None:
+    store = folder.open()
+    pause_topic(store, TOPIC, 900)
+    hold_all(store, numbered(2), 5_000)
+    fire(store, 9_500)
+    store = folder.damage("waiting", key, b"")
+    assert due_range(store) == (5_000, 5_000)
+    folder.damage("waiting", key, None)
 
 
 def test_what_is_in_memory_is_counted_in_pieces(

@@ -71,6 +71,7 @@ def fire_resumed(store: Store, now_ms: int, stored_ms: int, limit: int) -> Fired
             timer = timer_key_of(key)
             if int.from_bytes(timer[:8]) > now_ms:
                 store.put_back(txn, timer, value)
+                store.count_bytes(400)
                 continue
             try:
                 queue = store.queue(topic, queue_number & ~NEVER_MOVED)

@@ -352,13 +352,17 @@ class Store:
 
     def put_timer(self, txn: LoggedTransaction, key: bytes, value: bytes) -> None:
         """Store the new timer of a pending message whose old timer `take_timer` has removed."""
+        self.put_back(txn, key, value)
+        _, topic, _, _ = split_timer_key(key)
+        self.held.count(topic, 1, TIMER_VALUE.unpack(value)[2])
+
+    def put_back(self, txn: LoggedTransaction, key: bytes, value: bytes) -> None:
+        """Put the timer of a message that counts as pending all along into `timers`."""
         due_ms, topic, _, _ = split_timer_key(key)
         # Not into the inbox: the sequence can be lower than the mark from which `recover` reads.
         txn.put(key, value, db=self.tables.timers)
         self.fronts.enter(topic, key)
-        size = TIMER_VALUE.unpack(value)[2]
-        self.held.count_timer(topic, due_ms, 1, size)
-        self.held.count(topic, 1, size)
+        self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
 
     def first_timer(self, cursor: lmdb.Cursor) -> bytes:
         """Return the timer key of the message that fires next, from wherever it is; empty when there is none.
@@ -376,16 +380,9 @@ class Store:
         """
         if txn.get(key, db=self.tables.timers) is None:
             self.put_back(txn, key, value)
+            self.count_bytes(400)
         number = key.find(b"\0", 8) + 1
         self.damaged.add(key[number : number + 8])
-
-    def put_back(self, txn: LoggedTransaction, key: bytes, value: bytes) -> None:
-        """Put the timer of a message that is pending all along into `timers`."""
-        due_ms, topic, _, _ = split_timer_key(key)
-        txn.put(key, value, db=self.tables.timers)
-        self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
-        self.fronts.enter(topic, key)
-        self.count_bytes(400)
 
     def enqueue(
         self, queue: Queue, number: bytes, tag_hash: int, size: int, stored_ms: int

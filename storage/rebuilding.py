@@ -150,13 +150,10 @@ def _keep_ends(
             prefix, offset = key[: -U64.size], int.from_bytes(key[-U64.size :])
             behind[prefix] = max(behind.get(prefix, 0), offset + 1)
     read = dict(behind)
-    for key, value in txn.cursor(db=tables.offsets):
-        if is_progress(key, value):
-            _, topic, number = split_offset_key(key)
-            prefix = queue_prefix(topic, number)
-            # A client can note any offset.
-            most = behind.get(prefix, 0) + lost
-            read[prefix] = max(read.get(prefix, 0), min(int.from_bytes(value), most))
+    for prefix, offset in _progress(txn, tables):
+        # A client can note any offset.
+        most = behind.get(prefix, 0) + lost
+        read[prefix] = max(read.get(prefix, 0), min(offset, most))
     for prefix, end in read.items():
         is_known = prefix in ends or not _may_be_lost(gaps["ends"], prefix, prefix)
         if is_known and _may_be_lost(gaps["queues"], prefix, prefix + _LAST_OFFSET):
@@ -171,12 +168,9 @@ def _keep_emptied(txn: lmdb.Transaction, tables: Tables, gaps: Mapping[str, list
     noted = txn.get(NEXT_SEQUENCE, db=tables.meta) or b""
     most = int.from_bytes(noted) if is_meta(NEXT_SEQUENCE, noted) else 0
     read: dict[bytes, int] = {}
-    for key, value in txn.cursor(db=tables.offsets):
-        if is_progress(key, value):
-            _, topic, number = split_offset_key(key)
-            prefix = queue_prefix(topic, number)
-            if _may_be_lost(gaps["ends"], prefix, prefix):
-                read[prefix] = max(read.get(prefix, 0), min(int.from_bytes(value), most))
+    for prefix, offset in _progress(txn, tables):
+        if _may_be_lost(gaps["ends"], prefix, prefix):
+            read[prefix] = max(read.get(prefix, 0), min(offset, most))
     for prefix, end in read.items():
         is_empty = next(rows_with_prefix(txn, tables.queues, prefix), None) is None
         if (
@@ -186,6 +180,14 @@ def _keep_emptied(txn: lmdb.Transaction, tables: Tables, gaps: Mapping[str, list
             and txn.get(prefix, db=tables.ends) is None
         ):
             txn.put(prefix, ENDS_VALUE.pack(end, end), db=tables.ends)
+
+
+def _progress(txn: lmdb.Transaction, tables: Tables) -> Iterator[tuple[bytes, int]]:
+    """Return the progress of all groups: the key prefix of a queue, and the offset of a group in it."""
+    for key, value in txn.cursor(db=tables.offsets):
+        if is_progress(key, value):
+            _, topic, number = split_offset_key(key)
+            yield queue_prefix(topic, number), int.from_bytes(value)
 
 
 def _may_be_lost(gaps: list[Region], first: bytes, last: bytes) -> bool:

@@ -350,12 +350,10 @@ class Intake:
                 )
             examined += count
             if examined > MAX_EXAMINED:
-                break
-        if examined > MAX_EXAMINED:
-            raise illegal(
-                f"the messages of the batch with {names.DEBOUNCE} would have to examine more than {MAX_EXAMINED} "
-                "messages with their keys: send smaller batches"
-            )
+                raise illegal(
+                    f"the messages of the batch with {names.DEBOUNCE} would have to examine more than {MAX_EXAMINED} "
+                    "messages with their keys: send smaller batches"
+                )
 
     def _check_debounce(self, prepared: _Prepared) -> None:
         """Refuse a debounce where recalls are disabled."""

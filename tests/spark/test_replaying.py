@@ -18,7 +18,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -264,42 +264,59 @@ def test_a_reply_that_is_pushed_is_taken(
     assert (result["outcome"], result["answer_code"]) == ("answered", 0)
 
 
-def test_an_acknowledgement_waits_for_the_answer_to_its_pop(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replaying, "_TEACHING_S", LIMIT_S)
-    server.dawdles_s = 0.1
-    told = [("popTime", "77"), ("startOffsetInfo", "0 3 5"), ("msgOffsetInfo", "0 3 5")]
-    ack = {"topic": "orders", "extraInfo": "5 77 1000 0 0 broker-a 3 5", "queueId": "3"}
-    rows = [
-        asked(0, RequestCode.POP_MESSAGE, {"topic": "orders"}, answer_code=0, answer_ext=told),
-        asked(1, RequestCode.ACK_MESSAGE, ack),
-        sent(2, "A" * 32),
-    ]
-    results = {row["position"]: row for row in play(server.address, tmp_path, rows)}
-    assert results[1]["sent_ns"] >= results[0]["answered_ns"]
-    assert [row["outcome"] for row in results.values()] == ["answered"] * 3
-    assert results[1]["unmapped"] == "extraInfo", "the answer of this run had no message"
+TAKEN: Final = {
+    "a pop and its acknowledgement": (
+        asked(
+            0,
+            RequestCode.POP_MESSAGE,
+            {"topic": "orders"},
+            answer_code=0,
+            answer_ext=[
+                ("popTime", "77"),
+                ("startOffsetInfo", "0 3 5"),
+                ("msgOffsetInfo", "0 3 5"),
+            ],
+        ),
+        asked(
+            1,
+            RequestCode.ACK_MESSAGE,
+            {"topic": "orders", "extraInfo": "5 77 1000 0 0 broker-a 3 5", "queueId": "3"},
+        ),
+        "extraInfo",
+    ),
+    "a pull and the return": (
+        asked(
+            0,
+            RequestCode.PULL_MESSAGE,
+            {"consumerGroup": "billing", "topic": "orders", "queueId": "0", "queueOffset": "0"},
+            answer_code=0,
+            answer_ext=[],
+            answer_body=log_bytes([("orders", b"late", "UNIQ_KEY\x01A\x02")], base=5_000),
+        ),
+        asked(1, RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "billing", "offset": "5000"}),
+        "offset",
+    ),
+}
+"""Requests that take a message and tell what became of it, and the field by which the second names it."""
 
 
-def test_a_message_is_sent_back_after_the_answer_to_its_pull(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("taking", "telling", "field"), TAKEN.values(), ids=list(TAKEN))
+def test_what_became_of_a_message_is_told_after_the_answer_that_has_it(
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    taking: dict[str, Any],
+    telling: dict[str, Any],
+    field: str,
 ) -> None:
     """Before that, nobody knows its place in this run, and another message may have the recorded one."""
     monkeypatch.setattr(replaying, "_TEACHING_S", LIMIT_S)
     server.dawdles_s = 0.1
-    pull = {"consumerGroup": "billing", "topic": "orders", "queueId": "0", "queueOffset": "0"}
-    body = log_bytes([("orders", b"late", "UNIQ_KEY\x01A\x02")], base=5_000)
-    back = {"group": "billing", "offset": "5000"}
-    rows = [
-        asked(0, RequestCode.PULL_MESSAGE, pull, answer_code=0, answer_ext=[], answer_body=body),
-        asked(1, RequestCode.CONSUMER_SEND_MSG_BACK, back),
-        sent(2, "A" * 32),
-    ]
+    rows = [taking, telling, sent(2, "A" * 32)]
     results = {row["position"]: row for row in play(server.address, tmp_path, rows)}
     assert results[1]["sent_ns"] >= results[0]["answered_ns"] > results[2]["sent_ns"]
     assert [row["outcome"] for row in results.values()] == ["answered"] * 3
-    assert results[1]["unmapped"] == "offset", "the answer of this run had no message"
+    assert results[1]["unmapped"] == field, "the answer of this run had no message"
 
 
 def test_a_pull_waits_for_the_one_before_it(

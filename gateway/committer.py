@@ -260,6 +260,8 @@ class Committer:
         return fired, grown
 
     def _answer_and_wake(self, answers: list[tuple[Waiting, bytes]], grown: list[Growth]) -> None:
+        # What an answer continues, or a woken pop, may lead to a commit: its queues must be handled after these.
+        self._grown += grown
         with self._unwritten:
             for call, frame in answers:
                 # As `_safely`, without a call for each answer.
@@ -271,8 +273,6 @@ class Committer:
                 # If every commit wakes a pop, which changes the store again, there is no other moment for a checkpoint.
                 self._unwritten.flush()
                 self.checkpoint()
-            # A woken pop may fill a batch, which is then committed at once: its queues must be handled after these.
-            self._grown += grown
             while self._grown:
                 self._safely(self._waker.grown, self._grown.popleft())
 

@@ -6,6 +6,7 @@ import pytest
 
 from gateway import parked
 from gateway.parked import MANY_TAGS, WOKEN_AT_ONCE, ParkingLot
+from gateway.web.turns import Turns
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import decode_messages
 from storage.keys import queue_prefix
@@ -176,6 +177,21 @@ class TestFilter:
         monkeypatch.setattr("gateway.firing.MAX_FIRED", 2)
         gateway.advance(1_000)
         assert answered(popper, popped) == ["popped"]
+        assert answered(client, waiting) == ["one", "two"]
+
+    def test_the_same_holds_for_a_commit_within_an_answer(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """What waited for the disk goes on at once, and then reads what others have changed meanwhile."""
+        waiting = client.park()
+        sender, committer = gateway.connect(), gateway.service.broker.committer
+
+        def send(body: bytes) -> None:
+            sender.send(RequestCode.SEND_MESSAGE_V2, sender.send_fields(), body)
+
+        send(b"one")
+        stored = Turns(gateway.reactor, committer).stored()
+        stored.addCallback(lambda _: send(b"two")).addCallback(lambda _: committer.commit())
         assert answered(client, waiting) == ["one", "two"]
 
     def test_waits_until_one_matches(self, client: MemoryClient) -> None:

@@ -214,7 +214,7 @@ class Clients:
         producer_group: str,
         consumer_group: str,
         *,
-        quietly: bool = False,
+        quietly: bool,
     ) -> None:
         """Remove a client from a group at its own request. As upstream, a client with the same id stays if it has
         come by another connection since.

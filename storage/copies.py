@@ -461,7 +461,7 @@ def _open_to_read(data: Path) -> lmdb.Environment:
 
 
 @contextmanager
-def new_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
+def new_folder(target: Path, mode: int) -> Iterator[Path]:
     """Provide a folder in which to make a data file. On success it is synced and moved to the target; otherwise it is
     deleted.
 

@@ -8,12 +8,15 @@ from typing import Final, NamedTuple
 
 from gateway.cli.transfer import HeldLine, line_of
 from gateway.client import RefusalError
-from storage import Store, abort_sequences, scan_pending
+from storage import State, Store, abort_sequences, all_with_id, scan_pending
 
 PAGE: Final = 200
 """Messages between two commits: at most so many are sent twice if a drain is killed and run again."""
 
 _LATEST_MS: Final = (1 << 63) - 1
+
+_Kind = tuple[str, str, int, int, int]
+"""What the other server can tell messages apart by: topic, id, due time, born time and size."""
 
 
 class Handed(NamedTuple):
@@ -33,7 +36,7 @@ def drain(
     """
     cursor: bytes | None = None
     due_ms = 0
-    same: Counter[tuple[str, str, int, int]] = Counter()
+    same: Counter[_Kind] = Counter()  # messages of a kind that the other server has
     while True:
         page = scan_pending(
             store,
@@ -51,11 +54,15 @@ def drain(
                 if line.due_ms != due_ms:
                     due_ms = line.due_ms
                     same.clear()
-                kind = (line.topic, line.msg_id, line.born_ms, len(line.body))
-                same[kind] += 1
+                kind = _kind_of(line)
+                number = same[kind] + 1
                 refusal = None
                 try:
-                    send(line, same[kind])
+                    if not send(line, number) and number == 1:
+                        # The server may have another one of the kind, from an earlier drain.
+                        number += _aborted(store, kind)
+                        send(line, number)
+                    same[kind] = number
                     taken.append(found.sequence)
                 except RefusalError as error:
                     refusal = str(error)
@@ -68,3 +75,15 @@ def drain(
         cursor = page.cursor
         if cursor is None:
             return
+
+
+def _kind_of(line: HeldLine) -> _Kind:
+    return line.topic, line.msg_id, line.due_ms, line.born_ms, len(line.body)
+
+
+def _aborted(store: Store, kind: _Kind) -> int:
+    """Return how many messages of a kind are aborted here."""
+    return sum(
+        one.state is State.ABORTED and _kind_of(line_of(one.record, one.due_ms)) == kind
+        for one in all_with_id(store, kind[1].encode())
+    )

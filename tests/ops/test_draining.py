@@ -137,6 +137,59 @@ def test_only_those_of_one_time_are_numbered_on(gateway: MemoryGateway) -> None:
     assert numbers == [1, 2, 1]
 
 
+def hold_alike(gateway: MemoryGateway, count: int) -> None:
+    client = gateway.connect()
+    for _ in range(count):
+        assert client.send_message(UNIQ_KEY="A", TIMER_DELAY_SEC="60").code == 0
+
+
+class Knowing(Target):
+    """A target that says which messages it has already, as a gateway does."""
+
+    def send(self, line: HeldLine, number: int) -> bool:
+        return self.taken.count(line.msg_id) < number and super().send(line, number)
+
+
+@pytest.mark.parametrize("breaks_after", [1, 2])
+def test_those_that_differ_in_nothing_all_go_in_several_drains(
+    gateway: MemoryGateway, breaks_after: int
+) -> None:
+    hold_alike(gateway, 3)
+    target = Knowing(breaks_after=breaks_after)
+    with pytest.raises(ClientError):
+        run(gateway, target)
+    target.left = 3
+    run(gateway, target)
+    assert target.taken == ["A"] * 3
+    assert pending(gateway) == []
+
+
+def test_of_those_that_differ_in_nothing_some_may_be_there_already(gateway: MemoryGateway) -> None:
+    """An earlier drain has handed over one, and another one was killed when it had sent the second."""
+    hold_alike(gateway, 3)
+    target = Knowing(breaks_after=1)
+    with pytest.raises(ClientError):
+        run(gateway, target)
+    target.taken.append("A")
+    target.left = 3
+    run(gateway, target)
+    assert target.taken == ["A"] * 3
+    assert pending(gateway) == []
+
+
+def test_of_those_that_differ_in_nothing_some_may_be_refused(gateway: MemoryGateway) -> None:
+    """It is the number of those that the target has that counts."""
+    hold_alike(gateway, 3)
+    target = Knowing("A")
+    drained = drain(gateway.store, target.send, lambda: gateway.now_ms)
+    assert next(drained).refusal == "too late"
+    target.refused = ()
+    assert len(list(drained)) == 2
+    run(gateway, target)
+    assert target.taken == ["A"] * 3
+    assert pending(gateway) == []
+
+
 def test_messages_with_one_id_end_each_by_itself(gateway: MemoryGateway) -> None:
     hold(gateway, "A", "A", "A")
     target = Target(breaks_after=2)

@@ -26,6 +26,7 @@ from storage.keys import planned_key, queue_prefix, recurring_key
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail, damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
+from tests.gateway.test_query import query
 from tests.storage.folder import change_table
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -122,17 +123,7 @@ def test_what_fires_is_the_message_that_was_left(
         assert (message.queue_id, message.flag) == (2, 9 if message.flag else 0)
     assert len(ids) == 3
     assert "7F00" not in ids
-    answer = client.ask(
-        RequestCode.QUERY_MESSAGE,
-        {
-            "topic": "orders",
-            "key": "k1",
-            "maxNum": "9",
-            "beginTimestamp": "0",
-            "endTimestamp": str(1 << 62),
-        },
-    )
-    assert answer.code == ResponseCode.SUCCESS
+    assert query(client, "k1").code == ResponseCode.SUCCESS
     assert client.pull("orders", 2, tags="other") == []
 
 

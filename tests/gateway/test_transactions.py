@@ -20,6 +20,7 @@ from storage.keys import queue_prefix
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies, properties_of, property_string
+from tests.gateway.test_query import query
 
 GROUP = "payers"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -95,17 +96,7 @@ class TestHalves:
         assert client.pull() == []
         assert client.look_up(topic="orders") == []
         assert client.look_up(id=half.id) == []
-        answer = client.ask(
-            RequestCode.QUERY_MESSAGE,
-            {
-                "topic": "orders",
-                "key": "k1",
-                "maxNum": "9",
-                "beginTimestamp": "0",
-                "endTimestamp": str(1 << 62),
-            },
-        )
-        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+        assert query(client, "k1").code == ResponseCode.QUERY_NOT_FOUND
 
     def test_its_producer_is_told_how_to_name_it(self, client: MemoryClient) -> None:
         half = begin(client, UNIQ_KEY="ID1")

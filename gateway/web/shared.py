@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 import msgspec
+from twisted.internet.defer import Deferred
 
 from gateway.clock import Clock
 from gateway.moments import write_moment
@@ -168,10 +169,16 @@ class SharedMessages:
 
 
 class SharedRecurring:
-    """Lists, sets and changes the recurring messages of all workers."""
+    """Lists, sets and changes the recurring messages of all workers.
 
-    def __init__(self, relay: Relay) -> None:
+    :param worker_for: returns which worker a recurring message is to be set at, see `Front.worker_for`.
+    """
+
+    def __init__(
+        self, relay: Relay, worker_for: Callable[[object, str, str], Deferred[str]]
+    ) -> None:
         self._relay = relay
+        self._worker_for = worker_for
 
     async def list_recurring(self, asker: Asker, query: RecurringQuery) -> RecurringList:
         """List recurring messages by topic and name."""
@@ -196,14 +203,10 @@ class SharedRecurring:
         self, asker: Asker, query: RecurringPlace, body: RecurringBody
     ) -> RecurringSet:
         """Set a recurring message, in place of the topic's recurring message of that name, if there is one."""
+        # The worker is found in the workers' own name.
+        await self._relay.check(asker)
+        owner = await self._worker_for(asker.host, query.topic, query.name)
         path = below("recurring", query.topic, query.name)
-        try:
-            parts = await self._relay.all(asker, "GET", path, RecurringPage, may_lack=True)
-            owner = parts[0][0]
-        except ApiError as error:
-            if error.problem.status != HTTPStatus.NOT_FOUND:
-                raise
-            owner = self._relay.first
         return await self._relay.one(asker, owner, "PUT", path, RecurringSet, body=encode(body))
 
     async def order_recurring(self, asker: Asker, query: RecurringOrder) -> RecurringChange:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
+from twisted.internet.defer import Deferred
+
 from gateway.broker import Broker
 from gateway.clock import Clock
 from gateway.pending.bulk import BulkChanges
@@ -88,10 +90,11 @@ def shared_endpoints(
     relay: Relay,
     clock: Clock,
     worker_at: Callable[[bytes], str | None],
+    worker_for: Callable[[object, str, str], Deferred[str]],
     address: Callable[[], str],
 ) -> list[Endpoint]:
-    """Return every endpoint of the API at the port that several workers share. `SharedMessages` and `SharedLists`
-    explain the parameters."""
+    """Return every endpoint of the API at the port that several workers share. `SharedMessages`, `SharedRecurring` and
+    `SharedLists` explain the parameters."""
     messages, lists = SharedMessages(relay, clock, worker_at), SharedLists(relay, address)
     web = WebHandlers(
         overview=lists,
@@ -100,7 +103,7 @@ def shared_endpoints(
         messages=messages,
         sender=messages,
         bulk=SharedBulk(relay, clock),
-        recurring=SharedRecurring(relay),
+        recurring=SharedRecurring(relay, worker_for),
     )
     return [*_rows(web), _openapi(lists.show_openapi)]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, ensureDeferred, gatherResults
 from twisted.logger import Logger
 
 from gateway.connections.connection import RemotingFactory
@@ -193,6 +193,29 @@ class Front:
         if link is not None:
             link.serves = False
 
+    def worker_for(self, client: object, topic: str, name: str) -> Deferred[str]:
+        """Return which worker a recurring message is to be set at: the one that has the one of that name, so that it is
+        replaced; for a new one, the first worker. They are asked in the workers' own name: a sender's signature is for
+        the send alone, and who may set a recurring message need not be permitted to read it.
+
+        :param client: who asks: clients take turns.
+        :returns: the worker's name, or a RequestError where that cannot be told.
+        """
+        answer: Deferred[str] = Deferred()
+
+        def found(whole: Whole) -> None:
+            if whole.code == ResponseCode.SUCCESS:
+                answer.callback(whole.body.decode())
+            elif whole.code == ResponseCode.MESSAGE_ILLEGAL:
+                answer.callback(next(iter(self._links)))
+            else:
+                answer.errback(RequestError(whole.code, whole.remark or "", whole.ext))
+
+        fields = {"topic": topic, "name": name, "times": "1"}
+        look = request(Code.NEXT_RECURRING, signed(fields, self._key))
+        self._pass_on(look, client, WHERE_IT_RECURS, self._links, found)
+        return answer
+
     async def without_users(self) -> list[int]:
         """Return the numbers of the workers that report no users. Workers that refuse to answer, or do not answer, are
         not among them; call this while authentication is off."""
@@ -234,7 +257,7 @@ class Front:
             return
         recurring = _recurring_message_of(command)
         if recurring is not None:
-            self._pass_on_where_it_recurs(command, client, recurring, answer)
+            ensureDeferred(self._pass_on_where_it_recurs(command, client, recurring, answer))
             return
         remark = (
             f"request type {command.code} is for one broker, and this is the address that several workers share; "
@@ -242,38 +265,29 @@ class Front:
         )
         answer(Whole(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
 
-    def _pass_on_where_it_recurs(
+    async def _pass_on_where_it_recurs(
         self,
         command: Command,
         client: Peer,
-        recurring: dict[str, str],
+        recurring: tuple[str, str],
         answer: Callable[[Whole], None],
     ) -> None:
-        """Pass on a send that sets a recurring message to the worker that has the one of that name, so that it is
-        replaced; a new one to the first worker.
+        """Pass on a send that sets a recurring message.
 
         :param recurring: its topic and name.
         """
-
-        def found(whole: Whole) -> None:
-            if whole.code == ResponseCode.SUCCESS:
-                broker = whole.body.decode()
-            elif whole.code == ResponseCode.MESSAGE_ILLEGAL:
-                broker = next(iter(self._links))
-            else:
-                answer(whole)
-                return
-            owner = {broker: self._links[broker]}
-            self._pass_on(command, client, ONE_WORKER, owner, answer)
-
-        # The sender's signature is for the send alone.
-        look = request(Code.NEXT_RECURRING, signed({**recurring, "times": "1"}, self._key))
-        self._pass_on(look, client, WHERE_IT_RECURS, self._links, found)
+        try:
+            broker = await self.worker_for(client, *recurring)
+        except RequestError as error:
+            answer(Whole(ext=error.ext, code=error.code, remark=error.remark))
+            return
+        owner = {broker: self._links[broker]}
+        self._pass_on(command, client, ONE_WORKER, owner, answer)
 
     def _pass_on(
         self,
         command: Command,
-        client: Peer,
+        client: object,
         merge: Merge,
         links: Mapping[str, WorkerLink | None],
         answer: Callable[[Whole], None],
@@ -347,7 +361,7 @@ def _held_by(command: Command) -> int:
     return size if size > SMALL else 0
 
 
-def _recurring_message_of(command: Command) -> dict[str, str] | None:
+def _recurring_message_of(command: Command) -> tuple[str, str] | None:
     """Return topic and name of the recurring message that a send sets, pauses or deletes; None for any other
     request."""
     if command.code != Code.SEND_MESSAGE_V2:
@@ -359,7 +373,7 @@ def _recurring_message_of(command: Command) -> dict[str, str] | None:
     properties = parse(fields.properties or "")
     if not asks_to_recur(properties):
         return None
-    return {"topic": fields.topic, "name": properties.get(names.RECUR_NAME, "")}
+    return fields.topic, properties.get(names.RECUR_NAME, "")
 
 
 class Question:

@@ -100,7 +100,11 @@ class Leader:
         names = [_broker_name(config, number) for number in range(config.workers)]
         key = self._environment[LEADER_KEY_VARIABLE]
         self._front = Front(reactor, config, names, self._changed, key)
-        self.http = SharedHttp(config, reactor, names, key) if config.http is not None else None
+        self.http = (
+            SharedHttp(config, reactor, names, key, self._front.worker_for)
+            if config.http is not None
+            else None
+        )
         """The shared HTTP port, if there is one."""
         self._port: Any = None
         self._silence = LoopingCall(self._front.clients.close_silent)

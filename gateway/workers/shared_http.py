@@ -5,11 +5,12 @@ Each worker also has a port of its own, to which requests are passed on (`gatewa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 from twisted.internet import error
+from twisted.internet.defer import Deferred
 
 from gateway.clock import Clock
 from gateway.process import cannot_listen
@@ -29,12 +30,21 @@ class SharedHttp:
 
     :param names: the workers, in their order.
     :param key: the key by which the workers recognize this process.
+    :param worker_for: see `Front.worker_for`.
     """
 
-    def __init__(self, config: Config, reactor: Any, names: Sequence[str], key: str) -> None:
+    def __init__(
+        self,
+        config: Config,
+        reactor: Any,
+        names: Sequence[str],
+        key: str,
+        worker_for: Callable[[object, str, str], Deferred[str]],
+    ) -> None:
         assert config.http is not None
         self._config = config
         self._reactor = reactor
+        self._worker_for = worker_for
         self._ports = {name: WorkerPort(reactor, tls=config.http_tls) for name in names}
         self._owners: dict[bytes, str] = {}
         self._unready: set[str] = set()
@@ -58,7 +68,9 @@ class SharedHttp:
         )
         clock = Clock()
         api = Api(
-            shared_endpoints(relay, clock, self._owners.get, lambda: self.address),
+            shared_endpoints(
+                relay, clock, self._owners.get, self._worker_for, lambda: self.address
+            ),
             self._door,
             clock,
             lambda: self._is_stopping,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.reactor import DelayedCall, Reactor
-from gateway.router import Peer, overloaded
+from gateway.router import overloaded
 
 AT_ONCE: Final = 4
 """Requests that the workers have at a time. A worker takes 20 ms for a page of a look-up, and all that it is sent from
@@ -33,14 +33,14 @@ class TakingTurns:
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
-        self._queues: OrderedDict[Peer, deque[_Waiting]] = OrderedDict()
+        self._queues: OrderedDict[object, deque[_Waiting]] = OrderedDict()
         self._under_way = 0
         self.waiting = 0
         """Requests that wait for their turn."""
 
     def put(
         self,
-        client: Peer,
+        client: object,
         patience: float,
         begin: Callable[[float], None],
         give_up: Callable[[], None],

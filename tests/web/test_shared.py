@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, succeed
 
+from gateway.connections.outgoing import OnAnswer
+from gateway.settings.config import Config
 from gateway.settings.values import HostPort, parse_host_port
 from gateway.web import adding_up, bulk, shared_bulk, timeline
 from gateway.web.port import make_site
@@ -20,6 +22,8 @@ from gateway.web.site import Api
 from gateway.web.table import shared_endpoints
 from gateway.web.turns import Turns
 from gateway.wire.messages import parse_offset_msg_id
+from gateway.workers.front import Front
+from gateway.workers.siblings import SharedAddress
 from storage import find_recurring, put_recurring
 from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user, put_acl
 from tests.gateway.conftest import MakeGateway
@@ -30,6 +34,7 @@ from tests.web.http import API, HTTP_PORT, HttpClient, api_endpoints
 from tests.web.test_access import basic
 
 NAMES = ("broker-a-0", "broker-a-1")
+KEY = "k"
 FAR = "+1h"
 
 
@@ -44,6 +49,7 @@ class Shared(HttpClient):
                 broker_name=name,
                 http=http,
                 advertise=HostPort("127.0.0.1", 9_886 + number),
+                shared=SharedAddress(HostPort("127.0.0.1", 9_876), KEY, len(NAMES)),
                 **settings,
             )
             for number, name in enumerate(NAMES)
@@ -61,8 +67,16 @@ class Shared(HttpClient):
         self.starts = dict.fromkeys(NAMES, 1)
         relay = Relay(ways, lambda name: name not in self.gone, self.starts.__getitem__)
         clock = self.workers[0].service.broker.clock
-        endpoints = shared_endpoints(relay, clock, self.owners.get, lambda: "127.0.0.1:9876")
-        door = OpenDoor(b"k", by_keys=False)
+        front = Front(leader.reactor, Config(), NAMES, lambda _: None, KEY)
+        for number, name in enumerate(NAMES):
+            address = HostPort("127.0.0.1", 9_886 + number)
+            front.joined(name, address, address)
+            link: Any = front._links[name]
+            link.ask = partial(self._ask_by_remoting, number)
+        endpoints = shared_endpoints(
+            *(relay, clock, self.owners.get, front.worker_for, lambda: "127.0.0.1:9876")
+        )
+        door = OpenDoor(KEY.encode(), by_keys=False)
         api = Api(endpoints, door, clock, lambda: False, lambda _: nullcontext(), lambda: None)
         leader.reactor.listenTCP(
             9_877, make_site(leader.service.config, list, list, api, leader.reactor)
@@ -79,6 +93,18 @@ class Shared(HttpClient):
         named = {name.title(): text for name, text in headers.items()}
         answer = HttpClient(self.workers[number]).ask(method, path, headers=named, data=body)
         return succeed(Reply(answer.status, answer.body))
+
+    def _ask_by_remoting(
+        self,
+        number: int,
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes,
+        _: float,
+        on_answer: OnAnswer,
+    ) -> None:
+        lacks = number in self.out or NAMES[number] in self.gone
+        on_answer(None if lacks else self.workers[number].connect().ask(code, ext, body))
 
     def restart(self, number: int) -> None:
         """Restart a worker, as the leader notices."""
@@ -553,6 +579,35 @@ class TestRecurring:
         assert refused.status == 503
         shared.out.clear()
         assert shared.get("/recurring")["recurring"] == []
+
+    def test_who_sets_one_need_not_be_permitted_to_read_it(
+        self, make_gateway: MakeGateway, tmp_path: Path
+    ) -> None:
+        """As at a single gateway."""
+        file = tmp_path / "initial-user.json"
+        file.write_text(json.dumps({"username": ROOT, "password": ROOT_KEY}))
+        shared = Shared(
+            make_gateway, authentication=True, authorization=True, initial_user_file=file
+        )
+        for worker in shared.workers:
+            root = SignedClient(worker, ROOT, ROOT_KEY)
+            ok(create_user(root, "ann", password="hers"))
+            ok(put_acl(root, "ann", "Topic:orders", ["Pub"]))
+            ok(create_topic(root, "orders"))
+            ok(create_topic(root, "others"))
+        rule = {"TIDEGATE_NAME": "theirs", "TIDEGATE_EVERY": "2m"}
+        ok(SignedClient(shared.workers[1], ROOT, ROOT_KEY).send_message("orders", "x", rule))
+        ann = {"Authorization": basic("ann", "hers")}
+        body = {"body": "tick", "every": "3m"}
+        for place, outcome in (("orders/theirs", "replaced"), ("orders/hers", "set")):
+            done = shared.ask("PUT", f"{API}/recurring/{place}", body, headers=ann)
+            assert (done.status, done.json.get("outcome")) == (200, outcome), done
+        refused = shared.ask("PUT", f"{API}/recurring/others/hers", body, headers=ann)
+        assert refused.status == 403
+        # Who is not let in learns nothing of a worker's recurring messages, such as that one cannot be read.
+        shared.out = {1}
+        nobody = shared.ask("PUT", f"{API}/recurring/orders/theirs", body)
+        assert nobody.status == 401
 
 
 class TestLists:

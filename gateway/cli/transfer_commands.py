@@ -267,7 +267,8 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
     paused = [topic.decode() for topic, pause in store.paused.items() if not pause.resumed]
     if paused:
         tell(
-            f"topics paused here but not at the target, which delivers their due messages at once: {', '.join(paused)}"
+            "topics paused here, whose due messages the target delivers at once, paused there or not: "
+            + ", ".join(paused)
         )
     sent = stay = 0
     reports = _Reports()

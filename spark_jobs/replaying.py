@@ -592,8 +592,12 @@ class Player:
         while True:
             try:
                 loop = asyncio.get_running_loop()
-                _, line = await loop.create_connection(lambda: _Line(self), *address)
+                connecting = loop.create_connection(lambda: _Line(self), *address)
+                # A machine that is gone refuses nothing, and the system would wait minutes for it.
+                _, line = await asyncio.wait_for(connecting, self._pacing.patience_s)
                 return line
+            except TimeoutError as error:
+                raise OSError(f"it did not answer in {self._pacing.patience_s:g} s") from error
             except OSError as error:
                 left_s = deadline - time.monotonic()
                 if error.errno != errno.EMFILE or left_s <= 0:

@@ -14,7 +14,7 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -437,6 +437,19 @@ def test_a_target_that_is_down_is_told(tmp_path: Path) -> None:
     results = play(server.address, tmp_path, [sent(at, f"{at:032X}") for at in range(3)])
     assert [row["outcome"] for row in results] == ["not connected"] * 3
     assert str(server.address[1]) in results[0]["answer_remark"]
+
+
+def test_a_target_whose_machine_is_gone_holds_up_nobody_for_ever(tmp_path: Path) -> None:
+    """Nobody refuses the connection then, as where a queue of connections is full."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        address: tuple[str, int] = listener.getsockname()
+        with suppress(TimeoutError):
+            while True:
+                stack.enter_context(socket.create_connection(address, 0.5))
+        results = play(address, tmp_path, [sent(0, "0" * 32)], patience_s=0.2)
+    assert [row["outcome"] for row in results] == ["not connected"]
+    assert results[0]["answer_remark"] == f"127.0.0.1:{address[1]}: it did not answer in 0.2 s"
 
 
 def test_a_broker_that_cannot_be_reached_is_told_at_once(

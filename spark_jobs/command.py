@@ -523,7 +523,7 @@ def replay(
         if not plan.requests:
             why = _why_none(plan, from_log=from_log, has_log="sends" in totals(tables))
             raise JobError(f"there is no request to send: {why}")
-        rules = Rules(job.run_name(out), speed or 1.0, delays, topics, groups)
+        rules = Rules(job.run_name(out), speed, delays, topics, groups)
         if broker.brokers > 1:
             _note(
                 notes,

@@ -102,6 +102,11 @@ _MOMENTS: Final = {
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: ("timestamp",),
 }
 """Fields that are times, epoch ms."""
+_HOLDS: Final = {
+    **dict.fromkeys(PULLS, "suspendTimeoutMillis"),
+    **dict.fromkeys(popped.POLLS, "pollTime"),
+}
+"""The field of a poll that says how long the server may hold it while there is no message."""
 _LAST_MOMENT: Final = (1 << 63) - 1
 """What clients send as the end of a range that has none; the beginning is then often 0."""
 _MOST_KNOWN: Final = 100_000
@@ -157,7 +162,10 @@ def _pulled(group: str, physical_offset: int | str) -> str:
 
 
 class Rules(NamedTuple):
-    """How to change requests. `run` makes this run's ids differ from those of others."""
+    """How to change requests. `run` makes this run's ids differ from those of others.
+
+    :param speed: how much faster than recorded; 0 is as fast as possible.
+    """
 
     run: str
     speed: float = 1.0
@@ -232,6 +240,8 @@ class Rewriter:
                 if name in changed and changed[name] in renamed:
                     changed[name] = renamed[changed[name]]
         unmapped: list[str] = []
+        if code in _HOLDS:
+            self._hold_shorter(changed, _HOLDS[RequestCode(code)])
         if code in SENDS:
             body = self._send(code, changed, body, recorded_ms, now_ms)
         elif code in _NAMED_IN_BODY:
@@ -368,6 +378,13 @@ class Rewriter:
             unmapped.append(name)
         else:
             ext[name] = str(known)
+
+    def _hold_shorter(self, ext: dict[str, str], name: str) -> None:
+        """Let a poll of a fast replay be held as much shorter. Held as long as recorded, the target would have many at
+        once for each that a consumer had, and the replay would wait for them."""
+        speed = self._rules.speed
+        if (speed > 1 or not speed) and _is_number(ext.get(name, "")):
+            ext[name] = str(round(int(ext[name]) / speed)) if speed else "0"
 
     def _map_physical(self, ext: dict[str, str], name: str, unmapped: list[str]) -> None:
         text = ext.get(name, "")

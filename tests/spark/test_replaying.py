@@ -571,6 +571,29 @@ def test_delays_are_scaled_and_topics_renamed_when_that_is_asked() -> None:
     assert changed.ext == {**pull, "consumerGroup": "h", "topic": "%RETRY%h"}
 
 
+@pytest.mark.parametrize(
+    ("speed", "held"), [(0.0, "0"), (0.5, "15000"), (1.0, "15000"), (10.0, "1500"), (1e9, "0")]
+)
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (RequestCode.PULL_MESSAGE, "suspendTimeoutMillis"),
+        (RequestCode.LITE_PULL_MESSAGE, "suspendTimeoutMillis"),
+        (RequestCode.POP_MESSAGE, "pollTime"),
+        (RequestCode.NOTIFICATION, "pollTime"),
+    ],
+)
+def test_a_fast_replay_lets_polls_be_held_shorter(
+    code: RequestCode, name: str, speed: float, held: str
+) -> None:
+    """A replay at ten times the speed had ten pulls held for each of a consumer, and waited for them."""
+    ext = {"topic": "orders", "queueId": "0", name: "15000"}
+    changed = Rewriter(Rules("run", speed)).request(code, ext, b"", 0, 0)
+    assert changed.ext[name] == held
+    for odd in ("", "soon"):  # invalid, and sent as recorded
+        assert Rewriter(Rules("run", speed)).request(code, {name: odd}, b"", 0, 0).ext[name] == odd
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_name_in_a_body_is_replaced_once(order: int) -> None:
     renamed = [("orders", "orders-old"), ("orders-new", "orders")][::order]

@@ -674,6 +674,11 @@ def compare(
     for name in ignore:
         if name not in named:
             _note(notes, f"  --ignore {name}: no answer differs in a field of this name")
+    if noise is None and not found.is_same:
+        _note(
+            notes,
+            "what differs between any two runs, such as ids, is among the differences: only --noise tells it apart",
+        )
     found.notes = notes
     _tell(found, options["json_file"])
     for one in found.differences:

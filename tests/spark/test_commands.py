@@ -428,6 +428,7 @@ def test_what_was_sent_before_or_never_left_is_not_judged(
     said = capsys.readouterr().out
     assert "1 requests were sent before a replay was interrupted" in said
     assert "2 answers compared: the same" in said
+    assert "--noise" not in said
     watched = spark.createDataFrame([], messages.DDL)
     for name in ("gone-on-with", "away"):
         watched.write.parquet(str(tmp_path / name / WATCHED))
@@ -450,6 +451,7 @@ def test_what_was_sent_before_or_never_left_is_not_judged(
     assert "--ignore 34:Code: no answer differs in a field of this name" in said
     assert "--ignore 34:code" not in said
     assert "2 requests of the candidate never left, as the target was not there" in said
+    assert "what differs between any two runs, such as ids, is among the differences" in said
     report = ("report", "--verify", verified, "--compare", compared, "--out", str(tmp_path))
     assert status_of(*report) == 0
     for name in ("report.html", "report.md"):

@@ -85,7 +85,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     """By field: how many requests were sent with its recorded value."""
     pacing_p50_ms: float | None
     pacing_p99_ms: float | None
-    """How late requests were sent."""
+    """How late requests were sent; None if they had no times, as fast as possible."""
     rate: float
     """Requests sent per second, from the first to the last."""
     notes: list[str] = []
@@ -201,7 +201,10 @@ def replay(
         gate=Gate(str(folder / f"start-{secrets.token_hex(4)}"), tasks, lead_s),
     )
     ordered.mapInArrow(play, DDL).write.mode("overwrite").parquet(str(results))
-    return outcome(read_parquet(spark, DDL, results))
+    found = outcome(read_parquet(spark, DDL, results))
+    if not speed and not rate:  # all of it was due at once
+        found.pacing_p50_ms = found.pacing_p99_ms = None
+    return found
 
 
 @contextmanager

@@ -831,6 +831,7 @@ def test_a_replay_against_a_gateway(spark: SparkSession, tables: Path, tmp_path:
                 spark, chosen, target, folder, rules=Rules(run_name(folder)), speed=0.0, lead_s=5.0
             )
             assert found.outcomes.get("answered", 0) + found.outcomes["oneway"] == plan.requests
+            assert found.pacing_p99_ms is None, "as fast as possible, none is late"
             runs.append(read_results(spark, folder))
     same = compare(runs[0], runs[1], runs[1])
     assert same.is_same

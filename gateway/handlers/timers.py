@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
@@ -210,11 +210,10 @@ class Timers:
         if cursor is None:
             call.answer(body=msgspec.json.encode(HeldPage([])))
         else:
-            find = partial(self._find, call, wanted, fields.limit, cursor)
-            self._steps.once(find, call)
+            self._steps.begin(self._find(call, wanted, fields.limit, cursor), call)
 
-    def _find(self, call: Call, wanted: Wanted, limit: int, cursor: str) -> None:
-        page = self._pending.look_up(wanted, call.may, limit=limit, cursor=cursor)
+    def _find(self, call: Call, wanted: Wanted, limit: int, cursor: str) -> Iterator[None]:
+        page = yield from self._pending.look_up(wanted, call.may, limit=limit, cursor=cursor)
         call.answer(body=msgspec.json.encode(page))
 
     def metrics(self, call: Call) -> None:

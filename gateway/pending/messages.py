@@ -6,7 +6,7 @@ request and write an answer. Changes join the store's batch: an answer may leave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -60,6 +60,13 @@ from storage import (
 MAX_PAGE = 1_000
 """Most messages in one answer to a look-up."""
 
+PIECE = 100
+"""Messages that one step of a look-up reads, some 5 ms of work."""
+
+MAX_PIECES = 10
+"""Steps after which a page ends, however little they have found: with a tag that few messages have, each of them looks
+through thousands, up to 20 ms of work."""
+
 MAX_WITH_KEY = 2_000
 """Most messages with one key that a look-up, an abort or a reschedule by key considers, the newest first, some 50 ms.
 `select_with_key` reaches all."""
@@ -104,10 +111,12 @@ class PendingMessages:
         self._broker = broker
         self._store = broker.store
 
-    def look_up(self, wanted: Wanted, may: May, *, limit: int = 100, cursor: str = "") -> HeldPage:
-        """Return a page of messages by id, by key, or by time, each with its state. The next due comes first; in a list
-        of fired or aborted messages, the latest. Only messages that the caller may read are shown, and the cursor tells
-        nothing about others.
+    def look_up(
+        self, wanted: Wanted, may: May, *, limit: int = 100, cursor: str = ""
+    ) -> Generator[None, None, HeldPage]:
+        """Make a page of messages by id, by key, or by time, each with its state, step by step: anything may change
+        between two of them. The next due comes first; in a list of fired or aborted messages, the latest. Only messages
+        that the caller may read are shown, and the cursor tells nothing about others.
 
         :param limit: most messages of the page, clamped to 1 to `MAX_PAGE`.
         :param cursor: the cursor that the page before returned.
@@ -117,13 +126,23 @@ class PendingMessages:
             return HeldPage([])
         # There can be thousands of rows, mostly of the same few topics.
         readable = cache(lambda topic: may(READ, topic.decode()))
-        page = self.select(wanted, max(1, min(limit, MAX_PAGE)), behind, readable)
-        messages = [self.describe(one) for one in page.found]
+        limit = max(1, min(limit, MAX_PAGE))
+        # Those with an id or a key are sorted by their due times first, so that each step would read all of them again.
+        is_named = bool(wanted.id or wanted.key)
+        messages: list[HeldMessage] = []
+        for piece in range(1 if is_named else MAX_PIECES):
+            if piece:
+                yield
+            left = limit - len(messages)
+            page = self.select(wanted, left if is_named else min(left, PIECE), behind, readable)
+            messages += map(self.describe, page.found)
+            behind = page.cursor
+            if behind is None or len(messages) == limit:
+                break
         topics = {message.topic for message in messages} | {wanted.topic}
         pauses = map(self.pause_of, sorted(topics))
         paused = [one for one in pauses if one is not None and may(READ, one.topic)]
-        cursor_of_next = page.cursor.hex() if page.cursor is not None else None
-        return HeldPage(messages, cursor_of_next, paused)
+        return HeldPage(messages, behind.hex() if behind is not None else None, paused)
 
     def paused(self) -> list[PausedTopic]:
         """Return the paused topics: nothing of these fires for now."""

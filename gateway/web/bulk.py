@@ -183,7 +183,7 @@ class Bulk:
             first = self._changes.select(wanted, SAMPLE, None).found
             self._changes.check([one for one in first if may(PUB, _topic_of(one))], to)
         bound, stored_ms = self._broker.store.next_sequence, self._broker.clock.stored_ms()
-        sample = self._pending.look_up(wanted, may, limit=SAMPLE).messages
+        sample = await self._turns.take(self._pending.look_up(wanted, may, limit=SAMPLE))
         number, is_exact = await self._count(asker, wanted)
         expires_ms = self._broker.clock.now_ms() + TOKEN_MINUTES * 60_000
         order = _Order(
@@ -200,7 +200,7 @@ class Bulk:
         return Preview(
             count=number,
             is_exact=is_exact,
-            sample=sample,
+            sample=sample.messages,
             token=self._seal(order),
             expires_ms=expires_ms,
         )

@@ -152,8 +152,9 @@ class Messages:
             end_ms=read_bound(query.end, clock),
             state=query.state,
         )
-        await self._turns.next()
-        return self._pending.look_up(wanted, asker.may, limit=query.limit, cursor=query.cursor)
+        return await self._turns.take(
+            self._pending.look_up(wanted, asker.may, limit=query.limit, cursor=query.cursor)
+        )
 
     def show_message(self, asker: Asker, query: MessageQuery) -> MessagePage:
         """Return one message: its properties, the beginning of its body, and its history."""

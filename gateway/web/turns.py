@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 
 from gateway.committer import Committer
 from gateway.reactor import Reactor
 from gateway.router import RequestError
+
+Result = TypeVar("Result")
 
 PIECE_SECONDS = 0.01
 """Time after which a piece of a `Work` ends."""
@@ -41,6 +44,16 @@ class Turns:
             self._reactor.callLater(0, self._go_on)
         if not turn.called:
             turn.callback(None)
+
+    async def take(self, steps: Generator[None, None, Result]) -> Result:
+        """Take steps, each in a turn as `next` waits for. Return what the last one returns."""
+        while True:
+            await self.next()
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
 
     def stored(self) -> Deferred[None]:
         """Wait until all changes are on disk; fail with a `RequestError` when they could not be stored."""

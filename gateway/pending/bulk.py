@@ -15,10 +15,10 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.pending_bodies import BulkAnswer
 from storage import Found, FoundPage, State
 
-STEP = 200
+STEP = 100
 """Messages that one step changes, some 15 ms of work."""
 
-COUNTED = 500
+COUNTED = 200
 """Messages that one step counts, as much work as `STEP`: each message is read."""
 
 

@@ -45,10 +45,7 @@ SAMPLE = 10
 """Messages shown in a preview."""
 
 PIECE = 100
-"""Messages changed in one turn of the reactor."""
-
-PAGE = 500
-"""Messages looked up in one step."""
+"""Messages looked up in one turn of the reactor, some 5 ms of work, and changed in another one, some 10 ms."""
 
 MAX_COUNTED = 100_000
 """Most messages that a preview by key or tag counts; if there are more, the count is a lower bound."""
@@ -180,6 +177,7 @@ class Bulk:
             return _is_meant(wanted, topic) and asker.may(actions, topic)
 
         if to is not None:
+            await self._turns.next()
             first = self._changes.select(wanted, SAMPLE, None).found
             self._changes.check([one for one in first if may(PUB, _topic_of(one))], to)
         bound, stored_ms = self._broker.store.next_sequence, self._broker.clock.stored_ms()
@@ -333,7 +331,7 @@ class Bulk:
         total, behind = 0, None
         while total < MAX_COUNTED:
             await self._turns.next()
-            page = self._changes.select(wanted, PAGE, behind)
+            page = self._changes.select(wanted, PIECE, behind)
             total += sum(_is_shown(asker, wanted, _topic_of(one)) for one in page.found)
             behind = page.cursor
             if behind is None:
@@ -343,18 +341,21 @@ class Bulk:
     async def _work(self, asker: Asker, order: _Order, job: Job) -> None:
         begun_ms = self._changes.begin() if order.to is not None else None
         behind: bytes | None = None
-        while self._goes_on(job):
-            page = self._changes.select(order.wanted, PAGE, behind, begun_ms)
+        while await self._has_its_turn(job):
+            page = self._changes.select(order.wanted, PIECE, behind, begun_ms)
             meant = [one for one in page.found if _came_before(order, one)]
-            for start in range(0, len(meant), PIECE):
-                if self._goes_on(job):
-                    await self._change(asker, order, job, meant[start : start + PIECE])
-            await self._turns.next()
+            if meant and await self._has_its_turn(job):
+                await self._change(asker, order, job, meant)
             behind = page.cursor
             if behind is None:
                 break
         if job.state == "running":
             self._end(job, "done")
+
+    async def _has_its_turn(self, job: Job) -> bool:
+        """Wait for a job's turn. Return whether it goes on."""
+        await self._turns.next()
+        return self._goes_on(job)
 
     def _goes_on(self, job: Job) -> bool:
         if self._broker.committer.stopped and job.state == "running":

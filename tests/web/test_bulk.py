@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.monitoring.audit import read_lines
+from gateway.pending.bulk import BulkChanges
 from gateway.settings.values import parse_host_port
 from gateway.web import bulk, timeline
 from gateway.web.endpoints import ApiError, Asker
@@ -101,7 +102,7 @@ def test_of_many_the_least_there_are_is_told_and_all_are_taken(
     counted: int,
 ) -> None:
     monkeypatch.setattr(bulk, "MAX_COUNTED", most)
-    monkeypatch.setattr(bulk, "PAGE", 4)
+    monkeypatch.setattr(bulk, "PIECE", 4)
     shown = preview(http, key="k1")
     assert (shown["count"], shown["isExact"]) == (counted, most == 9)
     job = http.post("/bulk", {"token": shown["token"]})
@@ -176,13 +177,43 @@ def test_a_job_goes_on_in_pieces_and_can_be_cancelled(
     start, cancel = handlers["start_bulk"], handlers["cancel_job"]
     asker = Asker(None, "127.0.0.1")
     job = start(asker, bulk.ConfirmBody(token=shown["token"]))
-    held.reactor.turn()
+    while not job.done:
+        assert held.reactor.turn()
     assert (job.state, job.done) == ("running", 5)
     cancel(asker, bulk.JobQuery(id=job.id))
     held.settle()
     assert (job.state, pending(http)) == ("cancelled", 24 - job.done)
     assert job.ended_ms is not None
     assert 5 <= job.done <= 10
+
+
+def test_a_turn_has_one_piece_of_all_jobs(
+    held: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking a hundred messages up takes 5 ms, and changing them 10."""
+    monkeypatch.setattr(bulk, "PIECE", 5)
+    tokens = [preview(http, topic=topic, begin="now")["token"] for topic in ("orders", "bills")]
+    pieces: list[str] = []
+    for name in ("select", "change"):
+        work = getattr(BulkChanges, name)
+
+        def worked(*args: Any, name: str = name, work: Any = work) -> Any:
+            pieces.append(name)
+            return work(*args)
+
+        monkeypatch.setattr(BulkChanges, name, worked)
+    handlers = {one.handler.__name__: one.handler for one in api_endpoints(held)}
+    jobs = [
+        handlers["start_bulk"](Asker(None, "127.0.0.1"), bulk.ConfirmBody(token=token))
+        for token in tokens
+    ]
+    before = len(pieces)
+    assert before == 0
+    while held.reactor.turn():
+        assert len(pieces) - before <= 1
+        before = len(pieces)
+    assert [job.done for job in jobs] == [12, 12]
+    assert pieces.count("change") == 6
 
 
 def test_few_run_at_once(
@@ -285,7 +316,7 @@ def test_many_are_given_another_time_once(held: MemoryGateway, http: HttpClient)
 def test_what_it_moves_ahead_of_itself_is_moved_once(
     held: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    monkeypatch.setattr(bulk, "PAGE", page)
+    monkeypatch.setattr(bulk, "PIECE", page)
     before = [one["dueMs"] for one in http.get("/messages", topic="orders")["messages"]]
     selection = {"topic": "orders", "begin": "now"}
     body = {"action": "reschedule", "selection": selection, "to": {"shift": "3h"}}
@@ -376,13 +407,12 @@ def test_a_job_ends_with_the_gateway(
     assert job.done < job.expected
 
 
-@pytest.mark.parametrize("turns", range(4))
+@pytest.mark.parametrize("turns", range(7))
 def test_how_far_a_job_was_when_the_gateway_stopped_is_told(
     held: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     """After the next start nobody knows the job, and a client that looks for it is only told so."""
     monkeypatch.setattr(bulk, "PIECE", 5)
-    monkeypatch.setattr(bulk, "PAGE", 5)  # between two of them the job waits for its turn
     handlers = {one.handler.__name__: one.handler for one in api_endpoints(held)}
     token = preview(http, begin="now")["token"]
     handlers["start_bulk"](Asker(None, "127.0.0.1"), bulk.ConfirmBody(token=token))

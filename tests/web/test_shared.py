@@ -309,12 +309,16 @@ class TestManyAtOnce:
         for number in range(4):
             shared.hold(number % 2, f"m{number}")
         preview = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
-        stands_still, goes_on = shared.workers[1].reactor, Turns.next
+        monkeypatch.setattr(bulk, "PIECE", 1)
+        worker, goes_on = shared.workers[1].reactor, Turns.next
+        turns = iter(range(2 * 2))
+
+        def stands_still(own: Turns) -> Any:
+            is_over = own._reactor is worker and next(turns, None) is None
+            return Deferred() if is_over else goes_on(own)
+
         with monkeypatch.context() as context:
-            context.setattr(
-                *(Turns, "next"),
-                lambda own: Deferred() if own._reactor is stands_still else goes_on(own),
-            )
+            context.setattr(Turns, "next", stands_still)
             path = f"/bulk/{shared.post('/bulk', {'token': preview['token']})['id']}"
             for worker in shared.workers:
                 worker.settle()

@@ -56,12 +56,12 @@ from storage.increments import (
 from storage.inspection import Findings, Inspection
 from storage.keys import HELD_SPAN_MS, Terms
 from storage.lookup import (
+    MAX_BYTES_SCANNED,
     MAX_WITH_ID,
     Found,
     FoundPage,
     State,
     all_with_id,
-    all_with_key,
     check_readable,
     check_readable_with_key,
     find_by_id,
@@ -117,6 +117,7 @@ __all__ = [
     "FOLDER_FILES",
     "HELD_SPAN_MS",
     "INBOX_SIZE",
+    "MAX_BYTES_SCANNED",
     "MAX_LOOKED_AT",
     "MAX_RECORDS_JUDGED",
     "MAX_ROWS_FILTERED",
@@ -159,7 +160,6 @@ __all__ = [
     "abort",
     "abort_sequences",
     "all_with_id",
-    "all_with_key",
     "as_told",
     "back_up",
     "back_up_changes",

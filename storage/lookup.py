@@ -158,15 +158,6 @@ def find_by_key(
     return _take(filter(wanted, scanned), limit)
 
 
-def all_with_key(store: Store, topics: Iterable[bytes], key: bytes, limit: int) -> Iterator[Found]:
-    """Return messages of these topics with a key, at most `limit`, the newest first, without the places of those that
-    are in their queues; fewer if they are large (`MAX_BYTES_SCANNED`). Each is read when the iterator reaches it;
-    nothing may be changed meanwhile."""
-    txn = store.settled_reader()
-    numbers = islice(_numbers_with_key(store, txn, topics, key), limit)
-    return _first_bytes(_find_states(store, txn, numbers), MAX_BYTES_SCANNED)
-
-
 def scan_with_key(
     store: Store, topics: Iterable[bytes], key: bytes, *, cursor: bytes | None, limit: int
 ) -> FoundPage:

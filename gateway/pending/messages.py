@@ -6,8 +6,9 @@ request and write an answer. Changes join the store's batch: an answer may leave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 from gateway.access.policies import PUB, READ, May
@@ -35,6 +36,7 @@ from gateway.wire.pending_bodies import (
 from gateway.wire.properties import find
 from gateway.wire.recall import RecallHandle, RecallHandleError
 from storage import (
+    MAX_BYTES_SCANNED,
     MAX_WITH_ID,
     Aborted,
     AbortResult,
@@ -44,7 +46,6 @@ from storage import (
     State,
     abort,
     abort_sequences,
-    all_with_key,
     check_readable,
     check_readable_with_key,
     find_by_id,
@@ -72,6 +73,11 @@ MAX_WITH_KEY = 2_000
 `select_with_key` reaches all."""
 
 _LATEST_MS = (1 << 63) - 1
+
+_Readable = Callable[[bytes], bool]
+
+_Steps = Generator[None, None, tuple[list[HeldMessage], bytes | None]]
+"""The steps of a look-up, and what the last one returns: the messages of a page, and where the next one begins."""
 
 
 class Wanted(NamedTuple):
@@ -126,23 +132,64 @@ class PendingMessages:
             return HeldPage([])
         # There can be thousands of rows, mostly of the same few topics.
         readable = cache(lambda topic: may(READ, topic.decode()))
+        find = self._named if wanted.id or wanted.key else self._listed
         limit = max(1, min(limit, MAX_PAGE))
-        # Those with an id or a key are sorted by their due times first, so that each step would read all of them again.
-        is_named = bool(wanted.id or wanted.key)
+        messages, last = yield from find(wanted, limit, behind, readable)
+        topics = {message.topic for message in messages} | {wanted.topic}
+        pauses = map(self.pause_of, sorted(topics))
+        paused = [one for one in pauses if one is not None and may(READ, one.topic)]
+        return HeldPage(messages, last.hex() if last is not None else None, paused)
+
+    def _listed(
+        self, wanted: Wanted, limit: int, behind: bytes | None, readable: _Readable
+    ) -> _Steps:
+        """List messages by time."""
         messages: list[HeldMessage] = []
-        for piece in range(1 if is_named else MAX_PIECES):
+        for piece in range(MAX_PIECES):
             if piece:
                 yield
-            left = limit - len(messages)
-            page = self.select(wanted, left if is_named else min(left, PIECE), behind, readable)
+            page = self.select(wanted, min(limit - len(messages), PIECE), behind, readable)
             messages += map(self.describe, page.found)
             behind = page.cursor
             if behind is None or len(messages) == limit:
                 break
-        topics = {message.topic for message in messages} | {wanted.topic}
-        pauses = map(self.pause_of, sorted(topics))
-        paused = [one for one in pauses if one is not None and may(READ, one.topic)]
-        return HeldPage(messages, behind.hex() if behind is not None else None, paused)
+        return messages, behind
+
+    def _named(
+        self, wanted: Wanted, limit: int, behind: bytes | None, readable: _Readable
+    ) -> _Steps:
+        """Find the messages with an id or a key, in the order of due times."""
+        # Sort their places, not the messages themselves, whose bodies can be large.
+        spots: list[bytes] = []
+        pieces = (
+            iter([self.find(wanted.id)])
+            if wanted.id
+            else self._with_key(self._topics_of(wanted), wanted.key)
+        )
+        for piece, found in enumerate(pieces):
+            if piece:
+                yield
+            spots += (
+                spot
+                for one in found
+                if _is_wanted(wanted, one)
+                and wanted.tag in ("", _tag_of(one))
+                and (spot := _spot_of(one)) > (behind or b"")
+                and readable(terms_of(one.record).topic)
+            )
+        spots.sort()
+        messages: list[HeldMessage] = []
+        last = b""
+        for begin in range(0, min(limit, len(spots)), PIECE):
+            if begin:
+                yield
+            part = spots[begin : min(begin + PIECE, limit)]
+            shown = find_by_sequences(self._store, [int.from_bytes(spot[8:]) for spot in part])
+            messages += (self.describe(one) for one in shown if _is_wanted(wanted, one))
+            last = part[len(shown) - 1]
+            if len(shown) < len(part):  # they are large
+                break
+        return messages, last if spots and last < spots[-1] else None
 
     def paused(self) -> list[PausedTopic]:
         """Return the paused topics: nothing of these fires for now."""
@@ -160,14 +207,12 @@ class PendingMessages:
         behind: bytes | None,
         readable: Callable[[bytes], bool] | None = None,
     ) -> FoundPage:
-        """Return a page of the messages that match, in the order of `look_up`.
+        """Return a page of the messages that match a topic, a tag, a time and a state, in the order of `look_up`.
 
         :param behind: cursor of the page before.
         :param readable: when given, only messages of topics that it accepts; the caller has checked `wanted.topic`.
         """
-        if wanted.id or wanted.key:
-            page = self._page_of(self._named(wanted), wanted, limit, behind, readable)
-        elif wanted.state == State.PENDING.value:
+        if wanted.state == State.PENDING.value:
             page = scan_pending(
                 self._store,
                 topic=wanted.topic.encode() or None,
@@ -365,12 +410,6 @@ class PendingMessages:
         places = self.places_with_key(topic, key, may)
         return self._abort_places(places) or [_outcome("", topic, 0, Aborted.UNKNOWN)]
 
-    def _named(self, wanted: Wanted) -> Iterable[Found]:
-        """Return the messages with the id or the key that a look-up names."""
-        if wanted.id:
-            return self.find(wanted.id)
-        return self._with_key(self._topics_of(wanted), wanted.key)
-
     def _topics_of(self, wanted: Wanted) -> list[bytes]:
         """Return the topics that are searched for a key."""
         if wanted.topic:
@@ -380,29 +419,18 @@ class PendingMessages:
             names.update(self._broker.topics.names())
         return [name.encode() for name in names]
 
-    def _with_key(self, topics: Iterable[bytes], key: str) -> Iterator[Found]:
-        return all_with_key(self._store, topics, key.encode(), MAX_WITH_KEY)
-
-    def _page_of(
-        self,
-        found: Iterable[Found],
-        wanted: Wanted,
-        limit: int,
-        behind: bytes | None,
-        readable: Callable[[bytes], bool] | None,
-    ) -> FoundPage:
-        """Return the messages that match the rest of a look-up, in the order of due times, from a cursor on."""
-        # Sort their places, not the messages themselves, whose bodies can be large.
-        spots = sorted(
-            spot
-            for one in found
-            if _is_wanted(wanted, one)
-            and (spot := _spot_of(one)) > (behind or b"")
-            and (readable is None or readable(terms_of(one.record).topic))
-        )
-        sequences = [int.from_bytes(spot[8:]) for spot in spots[:limit]]
-        shown = find_by_sequences(self._store, sequences)
-        return FoundPage(shown, _spot_of(shown[-1]) if len(shown) < len(spots) else None)
+    def _with_key(self, topics: list[bytes], key: str) -> Iterator[list[Found]]:
+        """Return the newest messages with a key, piece by piece; anything may change between two of them."""
+        cursor, size = None, 0
+        for _ in range(0, MAX_WITH_KEY, PIECE):
+            page = scan_with_key(
+                self._store, topics, key.encode(), cursor=cursor, limit=min(PIECE, MAX_WITH_KEY)
+            )
+            yield page.found
+            size += sum(len(one.record) for one in page.found)
+            cursor = page.cursor
+            if cursor is None or size >= MAX_BYTES_SCANNED:
+                return
 
     def places_of(self, message_id: str, topic: str, may: May) -> set[Place]:
         """Return the places of the messages with an id that the caller may change. Redeliveries to consumers count
@@ -424,7 +452,7 @@ class PendingMessages:
         check_may_send(may, topic)
         pending: list[Place] = []
         others: list[Place] = []
-        for one in self._with_key([topic.encode()], key):
+        for one in chain.from_iterable(self._with_key([topic.encode()], key)):
             (pending if one.state is State.PENDING else others).append(Place.of(one))
         if not pending + others:
             check_readable_with_key(self._store, topic.encode(), key.encode())

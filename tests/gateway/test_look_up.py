@@ -15,7 +15,7 @@ from gateway.pending.rescheduling import Rescheduling
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.properties import join
 from gateway.wire.recall import RecallHandle
-from storage import all_with_key, lookup
+from storage import lookup, scan_with_key
 from storage import pending as scan
 from storage.keys import id_key, pack_u64
 from tests.gateway.conftest import MakeGateway
@@ -193,18 +193,57 @@ class TestKey:
             schedule(client, name, 100, topic=topic, KEYS="k")
         assert ids(client.look_up(key="k")) == ["C", "D"]
 
+    def test_of_large_ones_no_more_than_the_newest_are_read(
+        self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("A", "B", "C"):
+            schedule(client, name, 100, KEYS="k")
+        monkeypatch.setattr(pending, "PIECE", 2)
+        monkeypatch.setattr(pending, "MAX_BYTES_SCANNED", 1)
+        assert ids(client.look_up(key="k")) == ["B", "C"]
+
+    @pytest.mark.parametrize("piece", [1, 2, 3, 5, 9])
+    def test_many_with_one_key_are_found_piece_by_piece(
+        self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch, piece: int
+    ) -> None:
+        monkeypatch.setattr(pending, "PIECE", piece)
+        for number in range(9):
+            tag = "red" if number % 3 else "blue"
+            schedule(client, str(number), 900 - number * 100, KEYS="k", TAGS=tag)
+        assert ids(client.look_up(key="k")) == list("876543210")
+        page, cursor = client.look_up_page(key="k", limit=4)
+        assert ids(page) == list("8765")
+        page, cursor = client.look_up_page(key="k", limit=5, cursor=cursor)
+        assert (ids(page), cursor) == (list("43210"), None)
+        assert ids(client.look_up(key="k", tag="blue")) == list("630")
+
+    def test_what_changes_between_two_pieces_is_shown_as_it_is_then(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pending, "PIECE", 1)
+        for number in range(3):
+            schedule(client, str(number), 60_000 + number, KEYS="k")
+        asked = client.send(RequestCode.LOOK_UP_TIMERS, {"key": "k"})
+        for _ in range(2):
+            gateway.reactor.turn()
+        gateway.connect().ask(RequestCode.ABORT_TIMERS, {"id": "1"})
+        gateway.settle()
+        answer = client.answer(asked)
+        assert answer is not None
+        assert ids(json.loads(answer.body)["messages"]) == ["0", "2"]
+
     def test_only_topics_where_any_is_pending_are_searched(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """There may be a hundred thousand others, and a count of many messages searches them for each page."""
         searched: list[list[bytes]] = []
-        search = all_with_key
+        search = scan_with_key
 
-        def note(store: Any, topics: Iterable[bytes], *rest: Any) -> Any:
+        def note(store: Any, topics: Iterable[bytes], *rest: Any, **options: Any) -> Any:
             searched.append(sorted(topics))
-            return search(store, searched[-1], *rest)
+            return search(store, searched[-1], *rest, **options)
 
-        monkeypatch.setattr(pending, "all_with_key", note)
+        monkeypatch.setattr(pending, "scan_with_key", note)
         schedule(client, "A", 500, KEYS="k")
         client.send_message("more", "now", KEYS="k")
         assert ids(client.look_up(key="k")) == ["A"]
@@ -547,6 +586,7 @@ class TestManyAtOnce:
         looks: list[object] = []
         for kind, name in (
             (PendingMessages, "select"),
+            (pending, "find_by_sequences"),
             (PendingMessages, "abort_by_key"),
             (Rescheduling, "by_key"),
         ):

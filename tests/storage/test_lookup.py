@@ -14,7 +14,6 @@ from storage import (
     Store,
     abort,
     abort_sequences,
-    all_with_key,
     find_by_id,
     find_by_key,
     find_by_sequence,
@@ -148,17 +147,6 @@ class TestByKey:
 
         assert find_by_key(store, topics, b"k", 10, wanted) == []
         assert looked_at == [b"of t3", b"of t2", b"of t1"]
-
-    def test_of_large_messages_no_more_than_the_newest_are_read(
-        self, store: Store, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for number in range(4):
-            send(store, Sample(b"%d" % number, keys=(b"k",)))
-        store.commit()
-        (newest,) = find_by_id(store, b"3")
-        monkeypatch.setattr(lookup, "MAX_BYTES_SCANNED", len(newest.record) + 1)
-        found = all_with_key(store, [TOPIC], b"k", 99)
-        assert [id_of(one.record) for one in found] == [b"3", b"2"]
 
     def test_one_cursor_serves_all_topics(self, store: Store) -> None:
         """Whenever LMDB closes a cursor, it goes through all open ones."""

@@ -21,6 +21,7 @@ from gateway.monitoring.meter import Meter
 from gateway.pace import Pace
 from gateway.reactor import DelayedCall, Reactor
 from gateway.router import RequestError, not_available
+from gateway.wire.pending_bodies import MAY_HAVE_CHANGED
 from storage import Growth, RestartNeededError, StorageError, Store, as_told
 
 LONGEST_SLEEP_MS = 1_000
@@ -212,13 +213,23 @@ class Committer:
         """Commit after each step of a change that takes several batches. Others have their turn in between. What
         follows the last step is committed like any change.
 
-        :raises RequestError: when a batch could not be stored: the change ends there.
+        :raises RequestError: when a batch could not be stored, or a step refuses to go on: the change ends there. The
+            error tells if a part of it may be stored.
         """
-        for _ in steps:
-            self.commit()
-            if self._refusal is not None:
-                raise self._refusal
-            yield
+        is_stored = False
+        try:
+            for _ in steps:
+                has_changes = self._store.has_changes
+                self.commit()
+                if self._refusal is not None:
+                    raise self._refusal
+                is_stored = is_stored or has_changes
+                yield
+        except RequestError as refusal:
+            if not is_stored:
+                raise
+            remark = f"{refusal.remark}; a part of the change was made before, and stays so"
+            raise RequestError(refusal.code, remark, {MAY_HAVE_CHANGED: "true"}) from refusal
 
     def checkpoint(self) -> None:
         """Make a checkpoint of LMDB's file if one is due. Called just after answers have left, so that their clients do

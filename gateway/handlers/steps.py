@@ -56,18 +56,17 @@ class Steps:
         """
         self._add(_single(work), call, changes=False)
 
-    def change(self, work: Callable[[], None], call: Call) -> None:
-        """Do work of a single step, which changes something and answers: at once if no other is under way or was done
-        in this turn, so that what the client sent behind the request comes after it. As elsewhere, what a client sent
-        before it left is carried out.
+    def change(self, steps: Iterator[None], call: Call) -> None:
+        """Do work that changes something, whose last step answers: its first step at once if no other is under way or
+        was done in this turn, so that what the client sent behind the request comes after it. As elsewhere, what a
+        client sent before it left is carried out.
 
-        :raises RequestError: as `begin`, and what `work` raises at once.
+        :raises RequestError: as `begin`, and what the first step raises at once.
         """
         if self._is_busy:
-            self._add(_single(work), call, changes=True)
+            self._add(steps, call, changes=True)
         else:
-            self._go_on_next_turn()
-            work()
+            self.change_in_parts(steps, call)
 
     def change_in_parts(self, steps: Iterator[None], call: Call) -> None:
         """Do the first step of a change at once, and any others as a change's, even if the client has left. The last

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 import msgspec
@@ -15,7 +15,7 @@ from gateway.handlers.steps import Steps
 from gateway.intake import REGION
 from gateway.pending.abort import abort_remark, best_outcome
 from gateway.pending.bulk import BulkChanges
-from gateway.pending.messages import PendingMessages, Wanted
+from gateway.pending.messages import Outcome, PendingMessages, Wanted
 from gateway.pending.pauses import Pauses
 from gateway.pending.rescheduling import NewTime, Rescheduling
 from gateway.reactor import Reactor
@@ -117,8 +117,8 @@ class Timers:
         elif fields.id:
             results = self._pending.abort_by_id(fields.id, fields.topic, call.may)
         elif fields.key and fields.topic:
-            by_key = partial(self._pending.abort_by_key, fields.topic, fields.key, call.may)
-            self._in_turn(call, lambda: AbortAnswer(by_key()))
+            change = self._pending.abort_by_key(fields.topic, fields.key, call.may, call)
+            self._steps.change(self._changed(call, change, AbortAnswer), call)
             return
         else:
             raise _nothing_named()
@@ -133,8 +133,8 @@ class Timers:
         elif fields.id:
             results = self._rescheduling.by_id(fields.id, fields.topic, to, call.may)
         elif fields.key and fields.topic:
-            by_key = partial(self._rescheduling.by_key, fields.topic, fields.key, to, call.may)
-            self._in_turn(call, lambda: RescheduleAnswer(by_key()))
+            change = self._rescheduling.by_key(fields.topic, fields.key, to, call.may, call)
+            self._steps.change(self._changed(call, change, RescheduleAnswer), call)
             return
         else:
             raise _nothing_named()
@@ -179,16 +179,30 @@ class Timers:
         call.answer(body=msgspec.json.encode(PausedTopics(topics)))
 
     def _in_turn(self, call: Call, change: Callable[[], msgspec.Struct]) -> None:
-        """Change many messages, up to 100 ms of work, one such change a turn. Answer with what `change` returns."""
+        """Change many messages, one such change a turn. Answer with what `change` returns."""
 
-        def make() -> None:
+        def made() -> Iterator[None]:
             with self._broker.audit.acting(call):
                 try:
                     self._answer(call, change())
                 finally:
                     self._broker.committer.settle()
+            yield from ()
 
-        self._steps.change(make, call)
+        self._steps.change(made(), call)
+
+    def _changed(
+        self,
+        call: Call,
+        change: Generator[None, None, list[Outcome]],
+        answer: Callable[[list[Outcome]], msgspec.Struct],
+    ) -> Iterator[None]:
+        """Take the steps of a change, and answer with what the last one returns."""
+        try:
+            outcomes = yield from change
+            self._answer(call, answer(outcomes))
+        finally:
+            self._broker.committer.settle()
 
     def _answer(self, call: Call, body: msgspec.Struct) -> None:
         """Answer once the change is on disk."""

@@ -6,7 +6,8 @@ Changes join the store's batch: an answer may leave once the batch is committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Generator, Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
 from gateway.access.policies import May
@@ -15,7 +16,7 @@ from gateway.delays import check_distance
 from gateway.moments import is_in_seconds
 from gateway.notes import read_note
 from gateway.pending.messages import PendingMessages, Place, check_may_send
-from gateway.router import RequestError
+from gateway.router import Actor, RequestError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.pending_bodies import RescheduleOutcome
 from storage import (
@@ -112,21 +113,36 @@ class Rescheduling:
         places = self._pending.places_of(message_id, topic, may)
         return self._move_places(places, to) or [_outcome(Place(message_id, topic), _UNKNOWN)]
 
-    def by_key(self, topic: str, key: str, to: NewTime, may: May) -> list[RescheduleOutcome]:
-        """Move a topic's messages with a key, as many as one abort by key takes on, pending ones first."""
-        places = self._pending.places_with_key(topic, key, may)
-        return self._move_places(places, to) or [_outcome(Place("", topic), _UNKNOWN)]
+    def by_key(
+        self, topic: str, key: str, to: NewTime, may: May, actor: Actor
+    ) -> Generator[None, None, list[RescheduleOutcome]]:
+        """Move a topic's messages with a key, as many as one abort by key takes on, pending ones first, step by step.
+        None is moved if one of them would fire too far ahead.
 
-    def _move_places(self, places: set[Place], to: NewTime) -> list[RescheduleOutcome]:
+        :param actor: whom the audit log names.
+        """
+        self.check_enabled()
+        parts = yield from self._pending.places_with_key(topic, key, may)
+        for part in parts if len(parts) > 1 else ():
+            self._check_places(part, to)
+            yield
+        move = partial(self._move_places, to=to)
+        outcomes = yield from self._pending.change_in_parts(parts, move, actor)
+        return outcomes or [_outcome(Place("", topic), _UNKNOWN)]
+
+    def _move_places(self, places: Collection[Place], to: NewTime) -> list[RescheduleOutcome]:
+        self._check_places(places, to)
+        return [
+            _outcome(place, result) for place in sorted(places) for result in self.move(place, to)
+        ]
+
+    def _check_places(self, places: Iterable[Place], to: NewTime) -> None:
         self.check_enabled()
         for place in places:
             self._pending.check_number(place.message_id)
             # Check all that may be moved: `find` returns only some of very many.
             found = all_with_id(self._store, place.message_id.encode())
             self.check((one for one in found if Place.of(one).topic == place.topic), to)
-        return [
-            _outcome(place, result) for place in sorted(places) for result in self.move(place, to)
-        ]
 
     def move(self, place: Place, to: NewTime) -> list[RescheduleResult]:
         """Move a topic's messages with a client's id, without checking permissions. Note each move in the audit log.

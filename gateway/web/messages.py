@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import zlib
 from codecs import getincrementaldecoder
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Generator
 from http import HTTPStatus
 from typing import Annotated, Literal, TypeVar
 
@@ -201,9 +200,8 @@ class Messages:
 
         Of each worker at most 1,000 are looked at, pending ones first.
         """
-        results = await self._change(
-            asker, query, partial(self._pending.abort_by_key, query.topic, query.key, asker.may)
-        )
+        change = self._pending.abort_by_key(query.topic, query.key, asker.may, asker)
+        results = await self._change(asker, query, change)
         return AbortAnswer(results)
 
     async def reschedule_by_key(
@@ -214,24 +212,19 @@ class Messages:
         Of each worker at most 1,000 are looked at, pending ones first.
         """
         to = body.read(self._broker.clock)
-        results = await self._change(
-            asker,
-            query,
-            partial(self._rescheduling.by_key, query.topic, query.key, to, asker.may),
-        )
+        change = self._rescheduling.by_key(query.topic, query.key, to, asker.may, asker)
+        results = await self._change(asker, query, change)
         return RescheduleAnswer(results)
 
     async def _change(
-        self, asker: Asker, query: KeyQuery, change: Callable[[], list[_Outcome]]
+        self, asker: Asker, query: KeyQuery, change: Generator[None, None, list[_Outcome]]
     ) -> list[_Outcome]:
-        """Change messages with a key, up to 100 ms of work, in a turn of its own.
+        """Change messages with a key, each step in a turn of its own.
 
         :raises ApiError: when there are none.
         """
-        await self._turns.next()
         try:
-            with self._broker.audit.acting(asker):
-                results = change()
+            results = await self._turns.take(change)
         finally:
             self._broker.committer.settle()
         if not any(one.msg_id for one in results):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from gateway.monitoring.audit import read_lines
 from gateway.pending import messages as pending
 from gateway.pending.messages import PendingMessages
-from gateway.pending.rescheduling import Rescheduling
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.properties import join
 from gateway.wire.recall import RecallHandle
@@ -19,7 +19,7 @@ from storage import lookup, scan_with_key
 from storage import pending as scan
 from storage.keys import id_key, pack_u64
 from tests.gateway.conftest import MakeGateway
-from tests.gateway.faults import damaged_row
+from tests.gateway.faults import commits_fail, damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 
 
@@ -587,8 +587,7 @@ class TestManyAtOnce:
         for kind, name in (
             (PendingMessages, "select"),
             (pending, "find_by_sequences"),
-            (PendingMessages, "abort_by_key"),
-            (Rescheduling, "by_key"),
+            (PendingMessages, "places_with_key"),
         ):
             look = getattr(kind, name)
 
@@ -677,6 +676,66 @@ class TestManyAtOnce:
         assert len(looks) == 2
         gateway.reactor.turn()
         assert len(looks) == 3
+
+    @pytest.mark.parametrize(
+        ("code", "ext"),
+        [
+            (RequestCode.ABORT_TIMERS, BY_KEY),
+            (RequestCode.RESCHEDULE_TIMERS, {**BY_KEY, "shift": "1000"}),
+        ],
+    )
+    def test_a_change_of_many_with_a_key_is_made_in_parts(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        monkeypatch: pytest.MonkeyPatch,
+        code: int,
+        ext: dict[str, str],
+    ) -> None:
+        """A thousand take 200 ms. What is on disk when one part is refused stays so, and is told."""
+        monkeypatch.setattr(pending, "PIECE", 3)
+        for number in range(8):
+            schedule(client, str(number), 60_000, KEYS="k")
+        commits = gateway.store.commits
+        answer = client.ask(code, ext)
+        results = json.loads(answer.body)["results"]
+        assert ids(results) == list("01234567")
+        assert {one["outcome"] for one in results} <= {"aborted", "rescheduled"}
+        assert gateway.store.commits == commits + 3
+        lines = [line for line in read_lines(gateway.data) if "msgId" in line]
+        assert [(line["msgId"], line["from"]) for line in lines] == [
+            (number, client.protocol.address) for number in "01234567"
+        ]
+
+    @pytest.mark.parametrize("stored", [0, 1, 2])
+    def test_a_part_that_is_refused_ends_it_and_what_was_made_before_is_told(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        monkeypatch: pytest.MonkeyPatch,
+        stored: int,
+    ) -> None:
+        monkeypatch.setattr(pending, "PIECE", 3)
+        for number in range(8):
+            schedule(client, str(number), 60_000, KEYS="k")
+        parts: list[object] = []
+        abort_places = PendingMessages._abort_places
+
+        with ExitStack() as fault:
+
+            def aborted(*args: Any) -> Any:
+                if len(parts) == stored:
+                    fault.enter_context(commits_fail(gateway))
+                parts.append(args)
+                return abort_places(*args)
+
+            monkeypatch.setattr(PendingMessages, "_abort_places", aborted)
+            answer = client.ask(RequestCode.ABORT_TIMERS, BY_KEY)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert len(parts) == stored + 1
+        assert (answer.ext().get("mayHaveChanged") == "true") == bool(stored)
+        assert ("; a part of the change was made before" in str(answer.remark)) == bool(stored)
+        assert len(client.look_up(key="k", state="aborted")) == 3 * stored
 
     @pytest.mark.parametrize("leaves", [False, True], ids=["oneway", "gone"])
     @pytest.mark.parametrize(("code", "ext"), CHANGES)

@@ -71,6 +71,7 @@ from storage.lookup import (
     find_record,
     has_too_many,
     scan_with_key,
+    topics_with_key,
 )
 from storage.meta_pages import DATA_FILE
 from storage.newest import newest_stored_ms
@@ -226,6 +227,7 @@ __all__ = [
     "sync",
     "take_half",
     "take_pop",
+    "topics_with_key",
     "usage_of",
     "with_whole",
 ]

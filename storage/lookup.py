@@ -158,6 +158,18 @@ def find_by_key(
     return _take(filter(wanted, scanned), limit)
 
 
+def topics_with_key(store: Store, topics: Iterable[bytes], key: bytes) -> list[bytes]:
+    """Return those of these topics that have messages with a key, a microsecond each."""
+    cursor = store.settled_reader().cursor(db=store.tables.keys)
+    own = term(key)
+
+    def has(topic: bytes) -> bool:
+        prefix = key_prefix(topic, own)
+        return cursor.set_range(prefix) and cursor.key().startswith(prefix)
+
+    return [topic for topic in topics if has(topic)]
+
+
 def scan_with_key(
     store: Store, topics: Iterable[bytes], key: bytes, *, cursor: bytes | None, limit: int
 ) -> FoundPage:

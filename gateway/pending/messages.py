@@ -55,6 +55,7 @@ from storage import (
     scan_fired,
     scan_pending,
     scan_with_key,
+    topics_with_key,
 )
 
 MAX_PAGE = 1_000
@@ -70,6 +71,9 @@ through thousands, up to 20 ms of work."""
 MAX_WITH_KEY = 2_000
 """Most messages with one key that a look-up, an abort or a reschedule by key considers, the newest first.
 `select_with_key` reaches all."""
+
+TOPICS_AT_ONCE = 5_000
+"""Topics in which one step of a look-up looks for a key, some 6 ms of work."""
 
 _LATEST_MS = (1 << 63) - 1
 
@@ -162,11 +166,17 @@ class PendingMessages:
         """Find the messages with an id or a key, in the order of due times."""
         # Sort their places, not the messages themselves, whose bodies can be large.
         spots: list[bytes] = []
-        pieces = (
-            iter([self.find(wanted.id)])
-            if wanted.id
-            else self._with_key(self._topics_of(wanted), wanted.key)
-        )
+        if wanted.id:
+            pieces = iter([self.find(wanted.id)])
+        else:
+            topics = self._topics_of(wanted)
+            those: list[bytes] = []
+            for begin in range(0, len(topics), TOPICS_AT_ONCE):
+                if begin:
+                    yield
+                some = topics[begin : begin + TOPICS_AT_ONCE]
+                those += topics_with_key(self._store, some, wanted.key.encode())
+            pieces = self._with_key(those, wanted.key)
         for piece, found in enumerate(pieces):
             if piece:
                 yield

@@ -15,7 +15,7 @@ from gateway.pending.messages import PendingMessages
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.properties import join
 from gateway.wire.recall import RecallHandle
-from storage import lookup, scan_with_key
+from storage import lookup, scan_with_key, topics_with_key
 from storage import pending as scan
 from storage.keys import id_key, pack_u64
 from tests.gateway.conftest import MakeGateway
@@ -651,6 +651,31 @@ class TestManyAtOnce:
             page = json.loads(answer.body)
             assert ids(page["messages"]) == [str(number) for number in range(7)]
             assert ids(client.look_up(cursor=page["cursor"])) == ["7"]
+
+    def test_topics_are_searched_for_a_key_some_a_turn(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of 100,000 all take 110 ms."""
+        searched: list[int] = []
+        search = topics_with_key
+
+        def note(store: Any, topics: list[bytes], key: bytes) -> list[bytes]:
+            searched.append(len(topics))
+            return search(store, topics, key)
+
+        monkeypatch.setattr(pending, "topics_with_key", note)
+        monkeypatch.setattr(pending, "TOPICS_AT_ONCE", 2)
+        for number in range(5):
+            schedule(client, str(number), 60_000 + number, f"t{number}", KEYS=f"k{number % 2}")
+        asked = client.send(RequestCode.LOOK_UP_TIMERS, {"key": "k0"})
+        before = 0
+        while gateway.reactor.turn():
+            assert len(searched) - before <= 1
+            before = len(searched)
+        assert searched == [2, 2, 1]
+        answer = client.answer(asked)
+        assert answer is not None
+        assert ids(json.loads(answer.body)["messages"]) == ["0", "2", "4"]
 
     def test_a_page_ends_after_some_turns_however_little_is_found(
         self, client: MemoryClient, looks: list[object], monkeypatch: pytest.MonkeyPatch

@@ -100,7 +100,7 @@ class ConfirmBody(Fields):
 
 class Job(msgspec.Struct, rename="camel", kw_only=True):
     """The job that makes a change: `done` messages were changed of about `expected`. `missed` messages had fired or
-    were aborted meanwhile, or the user may not change them. `error` says why the job failed.
+    were aborted meanwhile. `error` says why the job failed.
     """
 
     id: int
@@ -173,13 +173,14 @@ class Bulk:
         to = self._new_time(body)
         wanted = self._wanted(asker, body.selection)
 
-        def may(actions: frozenset[policies.Action], topic: str) -> bool:
-            return _is_meant(wanted, topic) and asker.may(actions, topic)
+        def may(_: frozenset[policies.Action], topic: str) -> bool:
+            return _may_change(asker, wanted, topic)
 
         if to is not None:
             await self._turns.next()
             first = self._changes.select(wanted, SAMPLE, None).found
-            self._changes.check([one for one in first if may(PUB, _topic_of(one))], to)
+            mine = [one for one in first if _may_change(asker, wanted, _topic_of(one))]
+            self._changes.check(mine, to)
         bound, stored_ms = self._broker.store.next_sequence, self._broker.clock.stored_ms()
         sample = await self._turns.take(self._pending.look_up(wanted, may, limit=SAMPLE))
         number, is_exact = await self._count(asker, wanted)
@@ -332,7 +333,7 @@ class Bulk:
         while total < MAX_COUNTED:
             await self._turns.next()
             page = self._changes.select(wanted, PIECE, behind)
-            total += sum(_is_shown(asker, wanted, _topic_of(one)) for one in page.found)
+            total += sum(_may_change(asker, wanted, _topic_of(one)) for one in page.found)
             behind = page.cursor
             if behind is None:
                 return total, True
@@ -372,14 +373,13 @@ class Bulk:
 
     async def _change(self, asker: Asker, order: _Order, job: Job, found: list[Found]) -> None:
         """Change a piece of the messages, and count them once that is on disk."""
-        readable = [one for one in found if _is_shown(asker, order.wanted, _topic_of(one))]
-        mine = [one for one in readable if asker.may(PUB, _topic_of(one))]
+        mine = [one for one in found if _may_change(asker, order.wanted, _topic_of(one))]
         with self._broker.audit.acting(asker):
             changed = self._changes.change(mine, order.to)
         if changed:
             await self._turns.stored()
         job.done += changed
-        job.missed += len(readable) - changed
+        job.missed += len(mine) - changed
 
     def _failed(self, failure: Failure, job: Job) -> None:
         self._end(job, "failed")
@@ -427,9 +427,9 @@ def _is_meant(wanted: Wanted, topic: str) -> bool:
     return bool(wanted.topic) or not is_of_group(topic)
 
 
-def _is_shown(asker: Asker, wanted: Wanted, topic: str) -> bool:
-    """Return whether a selection includes a topic's messages and the asker may see them."""
-    return _is_meant(wanted, topic) and asker.may(READ, topic)
+def _may_change(asker: Asker, wanted: Wanted, topic: str) -> bool:
+    """Return whether a selection includes a topic's messages and the asker may see and change them."""
+    return _is_meant(wanted, topic) and asker.may(READ, topic) and asker.may(PUB, topic)
 
 
 def _came_before(order: _Order, found: Found) -> bool:

@@ -21,7 +21,8 @@ async function request(method, path, body) {
   const credentials = sessionStorage.getItem(KEY);
   if (credentials) headers.Authorization = credentials;
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  const doubt = method === "GET" ? "" : " Perhaps it did this all the same: look before you try again.";
+  const isChange = method !== "GET" && path !== "/bulk/preview";
+  const doubt = isChange ? " Perhaps it did this all the same: look before you try again." : "";
   let answer;
   try {
     answer = await fetch(`api/v1${path}`, {

@@ -67,7 +67,12 @@ export function bulk(selection, changed) {
           h("button", {}, "Reschedule them…"),
         ),
       ),
-      h("p", { class: "dim" }, "You see how many messages match before anything is changed."),
+      h(
+        "p",
+        { class: "dim" },
+        "You see how many messages match before anything is changed.",
+        !given.topic && " Consumers' retries (%RETRY%…) and topics that you may not send to are left alone.",
+      ),
     );
   }
 
@@ -105,14 +110,16 @@ export function bulk(selection, changed) {
     });
     show(
       body,
-      h(
-        "p",
-        {},
-        h("strong", {}, number),
-        " with ",
-        selectionText(given),
-        ` ${what} Messages that arrive from now on are not changed.`,
-      ),
+      preview.count > 0
+        ? h(
+            "p",
+            {},
+            h("strong", {}, number),
+            " with ",
+            selectionText(given),
+            ` ${what} Messages that arrive from now on are not changed.`,
+          )
+        : h("p", {}, "There is no message to change with ", selectionText(given), "."),
       preview.sample.length > 0 &&
         h(
           "table",
@@ -170,7 +177,7 @@ export function bulk(selection, changed) {
     show(body, bar, text, h("div", { class: "actions" }, end));
     for (;;) {
       bar.value = job.done + job.missed;
-      const missed = job.missed ? `, ${count(job.missed)} unchanged: already fired or aborted, or not permitted` : "";
+      const missed = job.missed ? `, ${count(job.missed)} unchanged: already fired or aborted` : "";
       const ended = job.state === "cancelled" ? "; then it was stopped" : "";
       text.textContent = `${count(job.done)} ${DONE[action]}${missed}${ended}`;
       if (job.state !== "running") break;

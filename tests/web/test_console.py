@@ -196,7 +196,7 @@ class Console:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway with a consumer group that lags, and a message whose client had no valid clock."""
+    """A gateway with a consumer group that lags and waits for a retry, and messages whose client had no valid clock."""
     folder = tmp_path_factory.mktemp("console")
     with GatewayProcess(folder / "data", "--http", "127.0.0.1:0") as process:
         address = console_of(process)
@@ -216,18 +216,19 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             for group in ("workers", "w" * 120):
                 answer = client.ask(RequestCode.PULL_MESSAGE, {"consumerGroup": group, **pull})
                 assert answer.code == 0
-            odd = SendMessageV2(
-                producer_group="odd",
-                topic="born-never",
-                default_topic="TBW102",
-                default_topic_queue_nums=8,
-                queue_id=0,
-                sys_flag=0,
-                born_timestamp=9_000_000_000_000_000_000,
-                flag=0,
-                properties=join({"TIMER_DELAY_SEC": "3600"}),
-            )
-            assert client.ask(RequestCode.SEND_MESSAGE_V2, to_ext(odd), b"hello").code == 0
+            for topic in ("born-never", "%RETRY%workers"):
+                odd = SendMessageV2(
+                    producer_group="odd",
+                    topic=topic,
+                    default_topic="TBW102",
+                    default_topic_queue_nums=8,
+                    queue_id=0,
+                    sys_flag=0,
+                    born_timestamp=9_000_000_000_000_000_000,
+                    flag=0,
+                    properties=join({"TIMER_DELAY_SEC": "3600", "TAGS": topic}),
+                )
+                assert client.ask(RequestCode.SEND_MESSAGE_V2, to_ext(odd), b"hello").code == 0
         yield address
 
 
@@ -713,6 +714,34 @@ def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None
     assert console.api("/messages?topic=bulk")["messages"] == []
     console.open("jobs")
     console.see("td", "abort: topic bulk")
+
+
+def test_what_a_change_of_many_leaves_alone_is_told(console: Console) -> None:
+    console.open("messages?tag=%25RETRY%25workers")
+    console.see(".messages td", "%RETRY%workers")
+    console.click("button.danger", "Change all of these")
+    console.see("dialog p.dim", "Consumers' retries (%RETRY%…)")
+    console.click("dialog button", "Abort them")
+    console.see("dialog p", "There is no message to change with tag %RETRY%workers.")
+    console.press(Keys.ESCAPE)
+    console.open("messages?topic=%25RETRY%25workers")
+    console.click("button.danger", "Change all of these")
+    assert "retries" not in console.see("dialog p.dim").text
+    console.click("dialog button", "Abort them")
+    console.see("dialog button.danger", "Abort 1 message")
+
+
+def test_a_preview_without_an_answer_raises_no_doubt(console: Console) -> None:
+    """It changes nothing, whether the gateway made it or not."""
+    console.send(topic="doubted")
+    console.open("messages?topic=doubted")
+    console.click("button.danger", "Change all of these")
+    console.browser.page.execute_script(
+        "const real = fetch; window.fetch = async (path, asked) =>"
+        " path.endsWith('/bulk/preview') ? Promise.reject() : real(path, asked)"
+    )
+    console.click("dialog button", "Abort them")
+    assert console.see("dialog [role=alert]", "gateway").text == "The gateway does not answer."
 
 
 def test_of_a_job_that_is_not_known_any_more_no_final_number_is_told(console: Console) -> None:

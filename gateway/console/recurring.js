@@ -247,7 +247,10 @@ function edit(one, changed) {
       "div",
       { class: "pair" },
       field("Time zone", input("zone", { placeholder: "UTC" })),
-      field("At most", input("count", { inputmode: "numeric", placeholder: "times" })),
+      field(
+        "At most",
+        input("count", { inputmode: "numeric", placeholder: "times", pattern: "\\s*[0-9]+\\s*", title: "a whole number" }),
+      ),
     ),
     h("div", { class: "pair" }, field("Not before", bound("start")), field("Not after", bound("end"))),
     field("What fires of those that were missed", misfire),
@@ -261,7 +264,7 @@ function edit(one, changed) {
 
   function given() {
     const fields = Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim()));
-    if (fields.count) fields.count = Number(fields.count) || 0;
+    if (fields.count) fields.count = Number(fields.count);
     for (const name of ["start", "end"]) {
       const isKept = fields[name] === moment(bounds[name]);
       if (fields[name]) fields[name] = isKept ? textOfTime(bounds[name]) : typedTime(fields[name]);
@@ -279,15 +282,23 @@ function edit(one, changed) {
     return fields;
   }
 
+  function ruleOf() {
+    const { cron, every, zone, start, end, count } = given();
+    return { cron, every, zone, start, end, count };
+  }
+
   async function tell() {
-    const { cron, every, zone, start, end } = given();
+    const rule = ruleOf();
+    const { cron, every, zone, start, end } = rule;
     const number = ++asked;
     if (!cron && !every) {
       times.textContent = "";
       return;
     }
     try {
-      const next = await get("/recurring-times", { cron, every, zone, start, end });
+      // With the same rule the times go on; those of another one begin when it is set.
+      const isSame = one && JSON.stringify(rule) === ruleBefore;
+      const next = await (isSame ? get(place(one)) : get("/recurring-times", { cron, every, zone, start, end }));
       if (number !== asked) return;
       const shown = next.times.slice(0, 3).map((time) => timeOf({ cron, zone: zone ?? "UTC" }, time));
       times.textContent = `Next: ${shown.join(", ")}`;
@@ -296,5 +307,6 @@ function edit(one, changed) {
     }
   }
 
+  const ruleBefore = JSON.stringify(ruleOf());
   tell();
 }

@@ -1004,6 +1004,37 @@ def test_when_a_message_recurs_is_told_and_bounded(console: Console) -> None:
         assert (one["misfire"], one["startMs"] > 0, one["endMs"]) == ("DO_NOTHING", True, None)
 
 
+def test_the_times_of_a_rule_that_stays_go_on(console: Console) -> None:
+    console.api("/recurring/going-on/weekly", {"every": "7d", "body": "x"}, method="PUT")
+    next_ms = console.api("/recurring/going-on/weekly")["times"][0]
+    with console.in_zone("UTC"):
+        console.open("recurring")
+        console.click("td button.link", "weekly")
+        shown = console.see("dialog .times li").text
+        assert parse_moment(shown.replace(" ", "T") + "Z", 0) == next_ms
+        console.click("dialog button", "Change")
+        console.see("dialog [role=status]", f"Next: {shown},")
+        console.see("dialog input[name=every]").send_keys(Keys.BACKSPACE, "h")
+        console.wait_for(
+            f"!document.querySelector('dialog [role=status]').textContent.includes('{shown}')"
+        )
+        console.see("dialog input[name=every]").send_keys(Keys.BACKSPACE, "d")
+        console.see("dialog [role=status]", f"Next: {shown},")
+
+
+def test_a_count_that_is_no_number_is_not_sent_as_another_one(console: Console) -> None:
+    console.open("recurring")
+    console.click("button.main", "New")
+    for name, text in {"topic": "counted", "name": "ten", "every": "2m", "count": "ten"}.items():
+        console.see(f"dialog input[name={name}]").send_keys(text)
+    console.click("dialog button.main", "Set")
+    console.see("dialog input[name=count]:invalid")
+    console.see("dialog input[name=count]").clear()
+    console.see("dialog input[name=count]").send_keys(" 10 ")
+    console.click("dialog button.main", "Set")
+    console.see("td", "0 of 10")
+
+
 @pytest.mark.parametrize(
     ("body", "sys_flag"),
     [(b"one\r\ntwo", 0), (b"\xef\xbb\xbfmark", 0), (b"\xff\x00", 0), (b"packed", 1)],

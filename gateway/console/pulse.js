@@ -40,7 +40,9 @@ function beganAnew(before, now) {
 
 export function pulse(place) {
   const seen = [];
-  const complain = (text) => show(place, h("span", { class: "bad-text" }, text));
+  const told = (text) => h("span", { class: "bad-text" }, text);
+  const notReady = (reasons) => reasons.length > 0 && told(`Not ready: ${reasons.join("; ")}`);
+  const complain = (text, reasons = []) => show(place, notReady(reasons), told(text));
 
   async function look() {
     if (!document.hidden) {
@@ -49,15 +51,17 @@ export function pulse(place) {
         () => complain("The gateway has not answered for 10 s: what this page shows may be old."),
         PATIENCE,
       );
+      const status = get("/status");
       try {
-        const [rates, { reasons }] = await Promise.all([get("/rates"), get("/status")]);
+        const [rates, { reasons }] = await Promise.all([get("/rates"), status]);
         if (seen.length && beganAnew(seen.at(-1), rates)) seen.length = 0;
         // By this page's own time: the gateway's may stand still, or be set.
         seen.push({ ...rates, heardMs: performance.now() });
         if (seen.length > KEPT + 1) seen.shift();
         draw(rates, reasons);
       } catch (error) {
-        complain(error.message);
+        // Who may not see the rates still learns why the gateway is not ready.
+        complain(error.message, (await status.catch(() => undefined))?.reasons);
       }
       clearTimeout(late);
     }
@@ -96,7 +100,7 @@ export function pulse(place) {
       commit = lately("commit");
     show(
       place,
-      reasons.length > 0 && h("span", { class: "bad-text" }, `Not ready: ${reasons.join("; ")}`),
+      notReady(reasons),
       tile("pending", count(rates.held), "Messages that have not fired yet"),
       speed("accepted", "accepted /s", "Messages accepted per second, with or without a delay"),
       speed("fired", "fired /s", "Delayed messages fired per second"),

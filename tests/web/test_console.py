@@ -517,6 +517,22 @@ def test_an_open_page_tells_that_sends_are_refused_from_now_on(console: Console)
     console.see("#pulse .tile:first-child", "pending")
 
 
+def test_who_may_not_see_rates_is_told_that_sends_are_refused(console: Console) -> None:
+    console.open("topics")
+    console.see("#pulse .tile", "pending")
+    console.browser.page.execute_script(
+        "const real = fetch; window.fetch = async (path, asked) => {"
+        "  if (path.includes('/rates'))"
+        "   return Response.json({status: 403, detail: 'no permission'}, {status: 403});"
+        "  const answer = await real(path, asked);"
+        "  if (!path.includes('/status')) return answer;"
+        "  return Response.json({...await answer.json(), reasons: ['the disk is full']});"
+        " }"
+    )
+    console.see("#pulse .bad-text", "no permission")
+    console.see("#pulse .bad-text", "Not ready: the disk is full")
+
+
 def test_lateness_is_told_of_what_a_process_counts_that_was_started_again(console: Console) -> None:
     """An example is one of several workers, while the others have accepted more than it ever did."""
     console.open()

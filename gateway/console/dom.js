@@ -21,19 +21,21 @@ export const svg = (tag, attributes, ...children) => fill(document.createElement
 /** Identifies an element across redraws, to give the focus back to it. */
 const nameOf = (element) => element.dataset.key ?? element.getAttribute("href");
 
-/** Gives the focus to the element in a place that has this `data-key` or link. */
+/** Gives the focus to the element in a place that has this `data-key` or link. Returns whether there is one. */
 function focusOn(name, place) {
-  if (name === null) return;
+  if (name === null) return false;
   const same = [...place.querySelectorAll("a, button, summary")].find((one) => nameOf(one) === name);
   same?.focus({ preventScroll: true });
+  return same !== undefined;
 }
 
-/** Replaces the contents of a place. The focus goes to the new element with the same name as the one that had it. */
+/** Replaces the contents of a place. The focus goes to the new element with the same name as the one that had it. If
+ * there is none, as for a button of what cannot be done any more, it goes to the view, and not to the page's beginning. */
 export function show(place, ...children) {
   const held = document.activeElement;
-  const name = held !== place && place.contains(held) ? nameOf(held) : null;
+  const had = held !== place && place.contains(held);
   place.replaceChildren(...children.flat(3).filter(Boolean));
-  focusOn(name, place);
+  if (had && !focusOn(nameOf(held), place)) place.closest("main")?.focus({ preventScroll: true });
 }
 
 const COPIED = 10_000;

@@ -679,6 +679,7 @@ def test_a_message_is_found_shown_and_aborted(console: Console) -> None:
     console.click("button.danger", "Abort")
     console.click("dialog button.danger", "Abort it")
     console.see(".notice", "aborted")
+    console.wait_for("document.activeElement === document.querySelector('main')")  # not lost
     console.see(".history li.aborted", "aborted")
     assert console.api(f"/messages/{sent['offsetMsgId']}")["message"]["state"] == "aborted"
     console.open(f"messages?id={sent['msgId']}")

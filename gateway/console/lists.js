@@ -33,8 +33,8 @@ function filterBar(view, parameters, go, ...more) {
   return form;
 }
 
-/** Shows whether a topic is paused, and a button to change that. */
-function firing(one) {
+/** Shows whether a topic is paused, and a button to change that; `changed` is called afterwards. */
+function firing(one, changed) {
   const order = one.pause && !one.pause.resumed ? "resume" : "pause";
   const change = async () => {
     try {
@@ -46,6 +46,7 @@ function firing(one) {
     } catch (error) {
       notice(error.message, "bad");
     }
+    changed();
   };
   return [
     one.pause &&
@@ -94,7 +95,7 @@ export function topics(place, parameters, go) {
   );
   const contains = parameters.get("contains") ?? "";
   const complain = (text) => show(rows, line(text, "bad-text"));
-  return live(async () => {
+  const view = live(async () => {
     const [all, isMore] = await pages("/topics", "topics", { contains });
     const found = all.filter((one) => system || !one.isSystem);
     const most = Math.max(1, ...found.map((one) => one.held));
@@ -116,14 +117,20 @@ export function topics(place, parameters, go) {
           cell("entered", one.entered),
           cell("queues", one.queues),
           cell("may", [one.perm & 4 && "read", one.perm & 2 && "write"].filter(Boolean).join(", ") || "nothing"),
-          cell("firing", firing(one)),
+          cell("firing", firing(one, view.load)),
         ),
       ),
       !found.length &&
         !isMore &&
-        line(contains ? "No topic's name contains this." : "No topics yet: the first send makes one.", "empty"),
+        line(
+          contains
+            ? "No topic's name contains this."
+            : "No topics, or none that you may see: the first send to a topic makes it.",
+          "empty",
+        ),
     );
   }, complain);
+  return view;
 }
 
 /** The details of a group. They are built only for opened groups, since of a thousand most are closed. */

@@ -156,11 +156,13 @@ export function search(place, parameters, go) {
   );
   const table = new MessageTable();
   const found = h("section", { class: "panel", hidden: true });
+  const times = TIMES.map(() => h("span"));
   const form = h(
     "form",
     {
       class: "search",
       role: "search",
+      oninput: nameTimes,
       onsubmit: (event) => {
         event.preventDefault();
         const { begin, end, ...rest } = typed(form);
@@ -172,11 +174,12 @@ export function search(place, parameters, go) {
     field("Key", input("key")),
     field("Topic", input("topic")),
     field("Tag", input("tag")),
-    field("Due from", input("begin", "+30m, 2030-01-31")),
-    field("Due before", input("end", "+2h")),
+    field(times[0], input("begin", "+30m, 2030-01-31")),
+    field(times[1], input("end", "+2h")),
     field("State", states),
     h("button", { class: "main" }, "Search"),
   );
+  nameTimes();
   show(place, h("h1", { class: "unseen" }, "Messages"), h("section", { class: "panel" }, form), found);
 
   const asked = Object.fromEntries(
@@ -186,6 +189,14 @@ export function search(place, parameters, go) {
   );
   if (Object.keys(asked).length) run();
   else form.elements.id.focus({ preventScroll: true });
+
+  /** Says which times are searched: in a list of what has fired or was aborted, when that happened. */
+  function nameTimes() {
+    const { id, key, state } = typed(form);
+    const name = (!id && !key && { fired: "Fired", aborted: "Aborted" }[state]) || "Due";
+    times[0].textContent = `${name} from`;
+    times[1].textContent = `${name} before`;
+  }
 
   async function run() {
     const { id, state: wantedState, ...selection } = asked;

@@ -703,6 +703,21 @@ def test_blanks_around_what_is_pasted_do_not_count(console: Console) -> None:
     console.see(".caption", "1 due")
 
 
+def test_a_search_says_which_times_it_goes_by(console: Console) -> None:
+    sent = console.send(topic="sought", tags="sought")
+    console.api(f"/messages/{sent['offsetMsgId']}/abort", {})
+    console.open("messages?topic=sought&begin=%2B20m&state=aborted")
+    console.see(".empty", "No aborted messages.")
+    console.see("form.search label", "Aborted from")
+    console.see("form.search label", "Aborted before")
+    console.see("main select[name=state]").send_keys("fired")
+    console.see("form.search label", "Fired from")
+    console.see("main input[name=key]").send_keys("k")
+    console.see("form.search label", "Due from")
+    console.open("messages?topic=sought&begin=-20m&state=aborted")
+    console.see(".messages td", sent["msgId"])
+
+
 def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None:
     for number in range(3):
         console.send(topic="bulk", keys=f"k{number}")

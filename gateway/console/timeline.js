@@ -236,7 +236,7 @@ export function timeline(place, parameters, go) {
         "span",
         { class: "dim" },
         follows ? " · follows the clock" : ` (${distance(span.begin, data.nowMs)})`,
-        ` · columns of ${duration(data.widthMs)}`,
+        ` · counted in whole columns of ${duration(data.widthMs)}`,
       ),
       !data.total &&
         data.firstDueMs &&

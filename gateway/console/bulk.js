@@ -1,6 +1,6 @@
 // A change to many messages: the preview, the confirmation, and the progress.
 
-import { get, post, remove } from "./api.js";
+import { get, now, post, remove } from "./api.js";
 import { dialog, h, show } from "./dom.js";
 import { count, moment, typedTime } from "./format.js";
 
@@ -94,6 +94,8 @@ export function bulk(selection, changed) {
       action === "abort"
         ? "will never be delivered. This cannot be undone."
         : `will fire ${to.shift ? `later by ${to.shift}` : `at ${typeof to.at === "number" ? moment(to.at) : to.at}`}.`;
+    const isRelative = [given.begin, given.end, to?.at].some((time) => /^\s*([+-]|now)/.test(time));
+    const since = isRelative ? ` Relative times count from ${moment(now())}.` : "";
     const word = action === "abort" ? "Abort" : "Reschedule";
     const button = h(
       "button",
@@ -117,7 +119,7 @@ export function bulk(selection, changed) {
             h("strong", {}, number),
             " with ",
             selectionText(given),
-            ` ${what} Messages that arrive from now on are not changed.`,
+            ` ${what} Messages that arrive from now on are not changed.${since}`,
           )
         : h("p", {}, "There is no message to change with ", selectionText(given), "."),
       preview.sample.length > 0 &&

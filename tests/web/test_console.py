@@ -865,12 +865,23 @@ def test_one_and_many_are_given_another_time(console: Console) -> None:
     console.click("button.danger", "Change all of these")
     console.click("dialog form button", "Reschedule them")
     console.see("dialog button.danger", "Reschedule 1 message")
+    told = console.see("dialog p", "will fire at +10m").text.partition(
+        "Relative times count from "
+    )[2]
     console.see("dialog input").send_keys("1")
     console.click("dialog button.danger", "Reschedule 1 message")
     console.see("dialog [role=status]", "1 rescheduled")
     console.click("dialog button.main", "Close")
     (moved,) = console.api("/messages?topic=moved")["messages"]
     assert moved["dueMs"] < moved["dueBeforeMs"], "ten minutes from now is before three hours"
+    since_ms = parse_moment(told.removesuffix(".").replace(" ", "T"), 0)
+    assert (
+        abs(moved["dueMs"] - since_ms - 600_000) < 2_000
+    )  # from the preview on, not from its start
+    console.open("messages?topic=moved&end=2099-01-01")
+    console.click("button.danger", "Change all of these")
+    console.click("dialog button", "Abort them")
+    assert "Relative" not in console.see("dialog p", "cannot be undone").text
 
 
 def test_a_topic_rests_and_goes_on(console: Console) -> None:

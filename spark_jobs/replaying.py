@@ -491,6 +491,7 @@ class Player:
             row["body"] or b"",
             row["asked_ns"] // 1_000_000,
             time.time_ns() // 1_000_000,
+            is_in_vain=_is_in_vain(row),
         )
         opaque = line.next_opaque
         line.next_opaque += 1
@@ -620,6 +621,12 @@ class Player:
     def _results(self) -> pa.RecordBatch:
         rows, self._finished = self._finished, []
         return pa.RecordBatch.from_pylist(rows, schema=RESULTS)
+
+
+def _is_in_vain(row: Mapping[str, Any]) -> bool:
+    """Whether the recorded answer of a poll has no message; of other requests it means nothing."""
+    is_told = dict(row["answer_ext"] or ()).get("hasMsg")
+    return row["answer_code"] != ResponseCode.SUCCESS or is_told == "false"
 
 
 async def _sleep_for(left_s: float) -> None:

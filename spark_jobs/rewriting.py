@@ -228,9 +228,19 @@ class Rewriter:
         self._now = Latest[_Key, _Pulled](_MOST_KNOWN)
 
     def request(
-        self, code: int, ext: Mapping[str, str], body: bytes, recorded_ms: int, now_ms: int
+        self,
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes,
+        recorded_ms: int,
+        now_ms: int,
+        *,
+        is_in_vain: bool = False,
     ) -> Rewritten:
-        """Return a request that was recorded at `recorded_ms` as it must be sent at `now_ms`."""
+        """Return a request that was recorded at `recorded_ms` as it must be sent at `now_ms`.
+
+        :param is_in_vain: whether no message came for the recorded request, if it is a poll.
+        """
         changed = dict(ext)
         for fields, renamed in (
             (TOPIC_FIELDS, self._rules.topics),
@@ -240,7 +250,7 @@ class Rewriter:
                 if name in changed and changed[name] in renamed:
                     changed[name] = renamed[changed[name]]
         unmapped: list[str] = []
-        if code in _HOLDS:
+        if is_in_vain and code in _HOLDS:
             self._hold_shorter(changed, _HOLDS[RequestCode(code)])
         if code in SENDS:
             body = self._send(code, changed, body, recorded_ms, now_ms)
@@ -380,8 +390,8 @@ class Rewriter:
             ext[name] = str(known)
 
     def _hold_shorter(self, ext: dict[str, str], name: str) -> None:
-        """Let a poll of a fast replay be held as much shorter. Held as long as recorded, the target would have many at
-        once for each that a consumer had, and the replay would wait for them."""
+        """Let a poll in vain of a fast replay be held as much shorter. Held as long as recorded, the target would have
+        many at once for each that a consumer had, and the replay would wait for them."""
         speed = self._rules.speed
         if (speed > 1 or not speed) and _is_number(ext.get(name, "")):
             ext[name] = str(round(int(ext[name]) / speed)) if speed else "0"

@@ -588,10 +588,31 @@ def test_a_fast_replay_lets_polls_be_held_shorter(
 ) -> None:
     """A replay at ten times the speed had ten pulls held for each of a consumer, and waited for them."""
     ext = {"topic": "orders", "queueId": "0", name: "15000"}
-    changed = Rewriter(Rules("run", speed)).request(code, ext, b"", 0, 0)
-    assert changed.ext[name] == held
+    rewriter = Rewriter(Rules("run", speed))
+    assert rewriter.request(code, ext, b"", 0, 0, is_in_vain=True).ext[name] == held
     for odd in ("", "soon"):  # invalid, and sent as recorded
-        assert Rewriter(Rules("run", speed)).request(code, {name: odd}, b"", 0, 0).ext[name] == odd
+        assert rewriter.request(code, {name: odd}, b"", 0, 0, is_in_vain=True).ext[name] == odd
+
+
+def test_a_poll_that_got_messages_may_wait_for_them_in_a_fast_replay_too(
+    server: Server, tmp_path: Path
+) -> None:
+    """With nothing to wait for the target would say that there are none, and later pulls had no offset of this run."""
+    pull = {"topic": "orders", "queueId": "0", "queueOffset": "0", "suspendTimeoutMillis": "9000"}
+    poll = {"topic": "orders", "queueId": "0", "pollTime": "9000"}
+    rows = [
+        asked(0, RequestCode.PULL_MESSAGE, pull, answer_code=0),
+        asked(1, RequestCode.PULL_MESSAGE, pull, answer_code=19),
+        asked(2, RequestCode.PULL_MESSAGE, pull),
+        *(
+            asked(at, RequestCode.NOTIFICATION, poll, answer_code=0, answer_ext=[("hasMsg", told)])
+            for at, told in enumerate(("true", "false"), start=3)
+        ),
+    ]
+    play(server.address, tmp_path, rows, rules=Rules("run", 0.0), speed=0.0)
+    asked_for = [command.ext() for command in server.asked]
+    holds = [ext.get("suspendTimeoutMillis") or ext["pollTime"] for ext in asked_for]
+    assert holds == ["9000", "0", "0", "9000", "0"]
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -110,8 +110,10 @@ class Spread(Rewriter):
         super().__init__(rules, learned)
         self._of_pops = Rewriter(rules, learned)
 
-    def request(self, code: int, *rest: Any) -> Rewritten:
-        return self._of_pops.request(code, *rest) if code == POP else super().request(code, *rest)
+    def request(self, code: int, *rest: Any, **more: Any) -> Rewritten:
+        if code == POP:
+            return self._of_pops.request(code, *rest, **more)
+        return super().request(code, *rest, **more)
 
     def answer(self, code: int, *rest: Any) -> None:
         if code == POP:

@@ -84,9 +84,11 @@ class Verdict(msgspec.Struct, kw_only=True):
 
     @property
     def is_good(self) -> bool:
-        """Whether no message was lost, doubled or early, or fired though recalled or replaced, and none never left."""
+        """Whether no message was lost, doubled or early, or fired though recalled or replaced, none never left, and not
+        all were refused."""
         fired_in_vain = self.fired_though_recalled or self.fired_though_replaced
-        return not (self.lost or self.doubled or self.early or fired_in_vain or self.never_left)
+        is_wrong = self.lost or self.doubled or self.early or fired_in_vain or self.never_left
+        return not (is_wrong or (self.refused and not self.messages))
 
 
 def recorded_twice(messages: DataFrame) -> int:

@@ -459,7 +459,10 @@ def test_what_was_refused_each_time_is_counted(spark: SparkSession) -> None:
     again = [sent("B", 100), sent("C", 100, answer_code=None)]
     now = {**sent("now", 0, answer_code=2), "due_ms": None}
     found = verify(table(spark, *busy, *again, now))
-    assert (found.messages, found.refused) == (2, 1)
+    assert (found.messages, found.refused, found.is_good) == (2, 1, True)
+    found = verify(table(spark, *busy, now))
+    assert (found.messages, found.refused, found.is_good) == (0, 3, False)
+    assert verify(table(spark, now)).is_good
 
 
 def test_messages_without_an_id_are_counted_one_by_one(spark: SparkSession) -> None:

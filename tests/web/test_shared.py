@@ -135,6 +135,17 @@ def shared(make_gateway: MakeGateway) -> Shared:
     return Shared(make_gateway)
 
 
+@pytest.fixture
+def guarded(make_gateway: MakeGateway, tmp_path: Path) -> Shared:
+    """Workers with two users: root, who may do everything, and ann, who may do nothing yet."""
+    file = tmp_path / "initial-user.json"
+    file.write_text(json.dumps({"username": ROOT, "password": ROOT_KEY}))
+    shared = Shared(make_gateway, authentication=True, authorization=True, initial_user_file=file)
+    for worker in shared.workers:
+        ok(create_user(SignedClient(worker, ROOT, ROOT_KEY), "ann", password="hers"))
+    return shared
+
+
 def test_it_is_the_same_api(shared: Shared, make_gateway: MakeGateway) -> None:
     own = api_endpoints(make_gateway(http=parse_host_port(HTTP_PORT)))
     at_shared = api_endpoints(shared._gateway)
@@ -584,33 +595,25 @@ class TestRecurring:
         shared.out.clear()
         assert shared.get("/recurring")["recurring"] == []
 
-    def test_who_sets_one_need_not_be_permitted_to_read_it(
-        self, make_gateway: MakeGateway, tmp_path: Path
-    ) -> None:
+    def test_who_sets_one_need_not_be_permitted_to_read_it(self, guarded: Shared) -> None:
         """As at a single gateway."""
-        file = tmp_path / "initial-user.json"
-        file.write_text(json.dumps({"username": ROOT, "password": ROOT_KEY}))
-        shared = Shared(
-            make_gateway, authentication=True, authorization=True, initial_user_file=file
-        )
-        for worker in shared.workers:
+        for worker in guarded.workers:
             root = SignedClient(worker, ROOT, ROOT_KEY)
-            ok(create_user(root, "ann", password="hers"))
             ok(put_acl(root, "ann", "Topic:orders", ["Pub"]))
             ok(create_topic(root, "orders"))
             ok(create_topic(root, "others"))
         rule = {"TIDEGATE_NAME": "theirs", "TIDEGATE_EVERY": "2m"}
-        ok(SignedClient(shared.workers[1], ROOT, ROOT_KEY).send_message("orders", "x", rule))
+        ok(SignedClient(guarded.workers[1], ROOT, ROOT_KEY).send_message("orders", "x", rule))
         ann = {"Authorization": basic("ann", "hers")}
         body = {"body": "tick", "every": "3m"}
         for place, outcome in (("orders/theirs", "replaced"), ("orders/hers", "set")):
-            done = shared.ask("PUT", f"{API}/recurring/{place}", body, headers=ann)
+            done = guarded.ask("PUT", f"{API}/recurring/{place}", body, headers=ann)
             assert (done.status, done.json.get("outcome")) == (200, outcome), done
-        refused = shared.ask("PUT", f"{API}/recurring/others/hers", body, headers=ann)
+        refused = guarded.ask("PUT", f"{API}/recurring/others/hers", body, headers=ann)
         assert refused.status == 403
         # Who is not let in learns nothing of a worker's recurring messages, such as that one cannot be read.
-        shared.out = {1}
-        nobody = shared.ask("PUT", f"{API}/recurring/orders/theirs", body)
+        guarded.out = {1}
+        nobody = guarded.ask("PUT", f"{API}/recurring/orders/theirs", body)
         assert nobody.status == 401
 
 
@@ -765,32 +768,17 @@ class TestWhoMay:
 
     @pytest.mark.parametrize("state", ["pending", "fired", "aborted", "any"])
     def test_of_a_topic_that_the_asker_may_not_read_there_are_no_messages(
-        self, make_gateway: MakeGateway, tmp_path: Path, state: str
+        self, guarded: Shared, state: str
     ) -> None:
-        file = tmp_path / "initial-user.json"
-        file.write_text(json.dumps({"username": ROOT, "password": ROOT_KEY}))
-        shared = Shared(
-            make_gateway, authentication=True, authorization=True, initial_user_file=file
-        )
-        for worker in shared.workers:
-            ok(create_user(SignedClient(worker, ROOT, ROOT_KEY), "ann", password="hers"))
         hers = {"Authorization": basic("ann", "hers")}
-        for known in (shared, HttpClient(shared.workers[0])):
+        for known in (guarded, HttpClient(guarded.workers[0])):
             path = f"/api/v1/messages?topic=orders&state={state}"
             answer = known.ask("GET", path, headers=hers)
             assert (answer.status, answer.json["messages"]) == (200, []), answer
 
-    def test_a_job_of_somebody_else_is_not_there(
-        self, make_gateway: MakeGateway, tmp_path: Path
-    ) -> None:
-        file = tmp_path / "initial-user.json"
-        file.write_text(json.dumps({"username": ROOT, "password": ROOT_KEY}))
-        shared = Shared(
-            make_gateway, authentication=True, authorization=True, initial_user_file=file
-        )
-        for worker in shared.workers:
+    def test_a_job_of_somebody_else_is_not_there(self, guarded: Shared) -> None:
+        for worker in guarded.workers:
             root = SignedClient(worker, ROOT, ROOT_KEY)
-            ok(create_user(root, "ann", password="hers"))
             ok(put_acl(root, "ann", "Topic:hers", ["Pub", "Sub"]))
             for topic in ("orders", "hers"):
                 ok(root.send_message(topic, "x", {"TIMER_DELAY_SEC": "60"}))
@@ -799,14 +787,14 @@ class TestWhoMay:
 
         def begin(topic: str, headers: dict[str, str]) -> Any:
             asked = {"action": "abort", "selection": {"topic": topic}}
-            preview = shared.ask("POST", f"{API}/bulk/preview", asked, headers=headers).json
+            preview = guarded.ask("POST", f"{API}/bulk/preview", asked, headers=headers).json
             token = {"token": preview["token"]}
-            return shared.ask("POST", f"{API}/bulk", token, headers=headers)
+            return guarded.ask("POST", f"{API}/bulk", token, headers=headers)
 
         path = f"{API}/bulk/{begin('orders', known).json['id']}"
         assert begin("hers", ann).status == 200
         wrong = {"Authorization": basic("ann", "his")}
-        asked = [shared.ask("GET", path, headers=one).status for one in (known, ann, wrong)]
+        asked = [guarded.ask("GET", path, headers=one).status for one in (known, ann, wrong)]
         assert asked == [200, 404, 401]
 
     @pytest.mark.parametrize(

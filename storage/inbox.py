@@ -12,9 +12,9 @@ is in `meta`, and moves forward once all timers before it are in the table or do
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
-from heapq import heapify, heappop, heappush, merge, nsmallest
+from heapq import heapify, heappop, heappush, nsmallest
 from itertools import chain, islice
 
 from storage.environment import Tables
@@ -29,6 +29,7 @@ from storage.keys import (
     timer_topic,
     timer_value,
 )
+from storage.ordered import OrderedKeys
 from storage.parts import Touch, touch_records
 from storage.paused import has_timer
 from storage.read_ahead import Rows
@@ -50,6 +51,9 @@ CHANGES_PER_TIMER = 2
 """After so many messages accepted and fired, per timer of the inbox's size, all timers held before have moved into the
 table, even when there is room for them. `recover` reads that many messages, and as many again."""
 
+MAX_ORDERED = 32
+"""Topics whose timers are kept in order, for listings. One more topic drops the one that was added first."""
+
 READ_AT_ONCE = 1_000
 """Messages that `recover` handles together, so that the rows it needs are read in parallel."""
 
@@ -65,9 +69,6 @@ _MANY = 1_000
 _FEW = 1_000
 """Keys of a topic that have left the inbox and are dropped one by one, in 2 ms. If there are more, all of its keys are
 gone through, some 10 ms where it has all of a full inbox. And the most topics that are rid of such keys together."""
-
-_LARGE_SHARE = 8
-"""Part of all keys above which a topic's are found span by span. If it has fewer, most spans may have none of it."""
 
 _NO_SEQUENCE = b"\xff" * 8
 
@@ -178,24 +179,6 @@ class Generation:
         due += (topic for topic in gone[:_FEW] if b"" < self.first_of(topic, here) < bound)
         return due + gone[_FEW:]
 
-    def between(
-        self, start: bytes, end: bytes, topic: bytes | None, here: Mapping[bytes, bytes]
-    ) -> Iterator[bytes]:
-        """Return the keys from `start` on and before `end` that are still in the inbox, of one topic or of all, in
-        order; some of them twice."""
-        own = self.heaps.get(topic, []) if topic is not None else []
-        if topic is not None and len(own) * _LARGE_SHARE < len(here):
-            yield from sorted(key for key in _among(own, start, end, None) if key in here)
-            return
-        # A span that was made of the keys that were to move next has those of later ones as well.
-        names = [*self._opened, *(name for name in self._spans if start[: len(name)] <= name < end)]
-        heapify(names)
-        while names:
-            name = heappop(names)
-            span = self._spans.get(name) or self._opened.get(name, [])
-            yield from sorted(key for key in _among(span, start, end, topic) if key in here)
-        yield from (key for key in _among(self._back, start, end, topic) if key in here)
-
     def set_out(self) -> None:
         """Begin to move: no other key will be added."""
         self._order = sorted((*self._spans, *self._opened))
@@ -229,6 +212,8 @@ class Inbox:
         self._most_changes = size * CHANGES_PER_TIMER
         self._added: set[bytes] = set()
         self._taken: dict[bytes, bytes] = {}
+        # Keys in order for topics that were listed lately; None stands for all topics.
+        self._ordered: dict[bytes | None, OrderedKeys] = {}
         self._gather(rows)
 
     def _gather(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
@@ -298,6 +283,8 @@ class Inbox:
         """Note that the batch is stored, and how many messages it accepted and fired."""
         self._gathered += len(self._added)
         self._changes += changes
+        if self._ordered:
+            self._keep_ordered()
         self._added.clear()
         self._taken.clear()
 
@@ -387,18 +374,32 @@ class Inbox:
     def between(
         self, start: bytes, end: bytes, topic: bytes | None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Return the timers from `start` on and before `end`, of one topic or of all, in the order of keys. They are
-        put in order span by span, as the caller consumes them. Consume them before the next change."""
-        rows, taken, added = self._rows, self._taken, self._added
-        generations = (self._moving, self._gathering)
-        ways = [one.between(start, end, topic, rows) for one in generations]
-        ways.append(iter(sorted(_among(taken, start, end, topic))))
-        last = b""
-        for key in merge(*ways):
-            # A key is there twice when a refused batch had taken it.
-            if key != last and key not in added:
-                yield key, rows.get(key) or taken[key]
-            last = key
+        """Return the timers from `start` on and before `end`, of one topic or of all, in the order of keys. Only the
+        timers that the caller consumes are examined. Consume them before the next change."""
+        rows, taken = self._rows, self._taken
+        for key in self._in_order(topic).between(start, end):
+            yield key, rows.get(key) or taken[key]
+
+    def _in_order(self, topic: bytes | None) -> OrderedKeys:
+        ordered = self._ordered.get(topic)
+        if ordered is None:
+            if len(self._ordered) == MAX_ORDERED:
+                del self._ordered[next(iter(self._ordered))]
+            ordered = self._ordered[topic] = OrderedKeys(self.keys(topic), self._is_here)
+        return ordered
+
+    def _is_here(self, key: bytes) -> bool:
+        return key in self._rows or key in self._taken
+
+    def _keep_ordered(self) -> None:
+        """Add the batch's timers to the ordered keys. Drop ordered keys that grew too much without being read."""
+        for key in self._added:
+            for topic in (None, timer_topic(key)):
+                ordered = self._ordered.get(topic)
+                if ordered is not None:
+                    ordered.add(key)
+                    if len(ordered) > 4 * self._size:
+                        del self._ordered[topic]
 
     def _put(self, key: bytes, value: bytes) -> None:
         self._rows[key] = value
@@ -407,14 +408,6 @@ class Inbox:
         number = key[end + 1 : end + 9]
         if number < self._lowest:
             self._lowest = number
-
-
-def _among(keys: Iterable[bytes], start: bytes, end: bytes, topic: bytes | None) -> Iterator[bytes]:
-    """Return those of these keys from `start` on and before `end`, of one topic or of all."""
-    if topic is None:
-        return (key for key in keys if start <= key < end)
-    name = topic + b"\0"
-    return (key for key in keys if start <= key < end and key.startswith(name, 8))
 
 
 def _leave(_txn: Reader, *_rows: Rows) -> bool:

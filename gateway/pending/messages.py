@@ -31,6 +31,7 @@ from gateway.wire.pending_bodies import (
     HeldMessage,
     HeldPage,
     PausedTopic,
+    RescheduleOutcome,
 )
 from gateway.wire.properties import find
 from gateway.wire.recall import RecallHandle, RecallHandleError
@@ -77,7 +78,7 @@ TOPICS_AT_ONCE = 5_000
 
 _LATEST_MS = (1 << 63) - 1
 
-Outcome = TypeVar("Outcome")
+Outcome = TypeVar("Outcome", AbortOutcome, RescheduleOutcome)
 
 _Readable = Callable[[bytes], bool]
 
@@ -169,14 +170,7 @@ class PendingMessages:
         if wanted.id:
             pieces = iter([self.find(wanted.id)])
         else:
-            topics = self._topics_of(wanted)
-            those: list[bytes] = []
-            for begin in range(0, len(topics), TOPICS_AT_ONCE):
-                if begin:
-                    yield
-                some = topics[begin : begin + TOPICS_AT_ONCE]
-                those += topics_with_key(self._store, some, wanted.key.encode())
-            pieces = self._with_key(those, wanted.key)
+            pieces = self._with_key((yield from self._topics_having(wanted)), wanted.key)
         for piece, found in enumerate(pieces):
             if piece:
                 yield
@@ -184,7 +178,6 @@ class PendingMessages:
                 spot
                 for one in found
                 if _is_wanted(wanted, one)
-                and wanted.tag in ("", _tag_of(one))
                 and (spot := _spot_of(one)) > (behind or b"")
                 and readable(terms_of(one.record).topic)
             )
@@ -255,11 +248,7 @@ class PendingMessages:
             cursor=behind[1:] if behind is not None else None,
             limit=limit,
         )
-        found = [
-            one
-            for one in page.found
-            if _is_wanted(wanted, one) and wanted.tag in ("", _tag_of(one))
-        ]
+        found = [one for one in page.found if _is_wanted(wanted, one)]
         # `parse_cursor` wants a cursor of at least 9 bytes.
         return FoundPage(found, b"\0" + page.cursor if page.cursor is not None else None)
 
@@ -424,19 +413,28 @@ class PendingMessages:
         """
         self.check_enabled()
         parts = yield from self.places_with_key(topic, key, may)
-        for part in parts:
-            self._check_numbers(part)
-        outcomes = yield from self.change_in_parts(parts, self._abort_places, actor)
+        outcomes = yield from self.change_in_parts(
+            parts, self._check_numbers, self._abort_places, actor
+        )
         return outcomes or [_outcome("", topic, 0, Aborted.UNKNOWN)]
 
     def change_in_parts(
         self,
         parts: list[list[Place]],
+        check: Callable[[list[Place]], None],
         change: Callable[[list[Place]], list[Outcome]],
         actor: Actor,
     ) -> Generator[None, None, list[Outcome]]:
-        """Change messages, each part in a step. If there are several, each is committed on its own."""
+        """Change messages, each part in a step. If there are several, each is committed on its own, and all of them are
+        checked first, so that nothing is changed where one of them is refused.
+
+        :param change: refuses a part that `check` would refuse.
+        """
         outcomes: list[Outcome] = []
+        if len(parts) > 1:
+            for part in parts:
+                check(part)
+                yield
 
         def steps() -> Iterator[None]:
             for part in parts:
@@ -457,13 +455,23 @@ class PendingMessages:
             names.update(self._broker.topics.names())
         return [name.encode() for name in names]
 
+    def _topics_having(self, wanted: Wanted) -> Generator[None, None, list[bytes]]:
+        """Find those of the topics that are searched that have messages with the key, step by step."""
+        topics = self._topics_of(wanted)
+        having: list[bytes] = []
+        for begin in range(0, len(topics), TOPICS_AT_ONCE):
+            if begin:
+                yield
+            some = topics[begin : begin + TOPICS_AT_ONCE]
+            having += topics_with_key(self._store, some, wanted.key.encode())
+        return having
+
     def _with_key(self, topics: list[bytes], key: str) -> Iterator[list[Found]]:
         """Return the newest messages with a key, piece by piece; anything may change between two of them."""
         cursor, size = None, 0
-        for _ in range(0, MAX_WITH_KEY, PIECE):
-            page = scan_with_key(
-                self._store, topics, key.encode(), cursor=cursor, limit=min(PIECE, MAX_WITH_KEY)
-            )
+        for begin in range(0, MAX_WITH_KEY, PIECE):
+            limit = min(PIECE, MAX_WITH_KEY - begin)
+            page = scan_with_key(self._store, topics, key.encode(), cursor=cursor, limit=limit)
             yield page.found
             size += sum(len(one.record) for one in page.found)
             cursor = page.cursor
@@ -581,11 +589,12 @@ def _tag_of(found: Found) -> str | None:
 
 
 def _is_wanted(wanted: Wanted, found: Found) -> bool:
-    """Whether a message is in the state, time and topic that a look-up asks for."""
+    """Whether a message has the state, time, topic and tag that a look-up asks for."""
     return (
         wanted.state in ("any", found.state.value)
         and wanted.begin_ms <= found.due_ms < _end_of(wanted)
         and (not wanted.topic or wanted.topic == terms_of(found.record).topic.decode())
+        and (not wanted.tag or wanted.tag == _tag_of(found))
     )
 
 

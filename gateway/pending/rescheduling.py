@@ -123,11 +123,8 @@ class Rescheduling:
         """
         self.check_enabled()
         parts = yield from self._pending.places_with_key(topic, key, may)
-        for part in parts if len(parts) > 1 else ():
-            self._check_places(part, to)
-            yield
-        move = partial(self._move_places, to=to)
-        outcomes = yield from self._pending.change_in_parts(parts, move, actor)
+        check, move = partial(self._check_places, to=to), partial(self._move_places, to=to)
+        outcomes = yield from self._pending.change_in_parts(parts, check, move, actor)
         return outcomes or [_outcome(Place("", topic), _UNKNOWN)]
 
     def _move_places(self, places: Collection[Place], to: NewTime) -> list[RescheduleOutcome]:

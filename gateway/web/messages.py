@@ -6,14 +6,14 @@ import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Generator
 from http import HTTPStatus
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from gateway.access.permissions import topic_need
 from gateway.access.policies import READ
 from gateway.broker import Broker
-from gateway.pending.messages import PendingMessages, Wanted
+from gateway.pending.messages import Outcome, PendingMessages, Wanted
 from gateway.pending.rescheduling import Rescheduling
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import (
@@ -30,16 +30,12 @@ from gateway.wire.codes import SysFlag
 from gateway.wire.messages import Message, decode_message
 from gateway.wire.pending_bodies import (
     AbortAnswer,
-    AbortOutcome,
     HeldMessage,
     HeldPage,
     RescheduleAnswer,
-    RescheduleOutcome,
 )
 from gateway.wire.properties import parse
 from storage import Found, State
-
-_Outcome = TypeVar("_Outcome", AbortOutcome, RescheduleOutcome)
 
 MAX_PREVIEW = 64 * 1024
 """Most bytes of a body in a message's page."""
@@ -217,8 +213,8 @@ class Messages:
         return RescheduleAnswer(results)
 
     async def _change(
-        self, asker: Asker, query: KeyQuery, change: Generator[None, None, list[_Outcome]]
-    ) -> list[_Outcome]:
+        self, asker: Asker, query: KeyQuery, change: Generator[None, None, list[Outcome]]
+    ) -> list[Outcome]:
         """Change messages with a key, each step in a turn of its own.
 
         :raises ApiError: when there are none.

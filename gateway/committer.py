@@ -21,7 +21,7 @@ from gateway.monitoring.meter import Meter
 from gateway.pace import Pace
 from gateway.reactor import DelayedCall, Reactor
 from gateway.router import RequestError, not_available
-from gateway.wire.pending_bodies import MAY_HAVE_CHANGED
+from gateway.wire.pending_bodies import IN_PART
 from storage import Growth, RestartNeededError, StorageError, Store, as_told
 
 LONGEST_SLEEP_MS = 1_000
@@ -229,7 +229,7 @@ class Committer:
             if not is_stored:
                 raise
             remark = f"{refusal.remark}; a part of the change was made before, and stays so"
-            raise RequestError(refusal.code, remark, {MAY_HAVE_CHANGED: "true"}) from refusal
+            raise RequestError(refusal.code, remark, IN_PART) from refusal
 
     def checkpoint(self) -> None:
         """Make a checkpoint of LMDB's file if one is due. Called just after answers have left, so that their clients do

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -10,7 +11,11 @@ MAX_CHANGED_BY_KEY: Final = 1_000
 """Most messages that one abort or reschedule by key takes on."""
 
 MAY_HAVE_CHANGED: Final = "mayHaveChanged"
-"""The field `true` of a refusal of several workers: some may have made their part of the change."""
+"""A field of refusals; see `IN_PART`."""
+
+IN_PART: Final[Mapping[str, str]] = {MAY_HAVE_CHANGED: "true"}
+"""The fields of a refusal though a part of the change may have been made: by some of several workers, or in commits
+before."""
 
 
 class HeldMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

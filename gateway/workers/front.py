@@ -37,10 +37,10 @@ from gateway.wire.commands import Command, encode_command, encode_response, requ
 from gateway.wire.fields import FieldError
 from gateway.wire.frames import HEADER_LIMIT, JSON, join_frame
 from gateway.wire.headers import SendMessageV2
+from gateway.wire.pending_bodies import IN_PART
 from gateway.wire.properties import parse
 from gateway.workers.link import Link
 from gateway.workers.merging import (
-    IN_PART,
     MERGES,
     ONE_WORKER,
     WHERE_IT_RECURS,

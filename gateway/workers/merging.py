@@ -20,7 +20,7 @@ from gateway.wire.commands import Command
 from gateway.wire.cursors import join_cursors
 from gateway.wire.headers import ListRecurring, LookUpTimers, NextRecurring
 from gateway.wire.pending_bodies import (
-    MAY_HAVE_CHANGED,
+    IN_PART,
     AbortAnswer,
     BulkAnswer,
     HeldPage,
@@ -38,10 +38,6 @@ from gateway.workers.merged_pages import add_up, held_page, recurring_page
 
 _Body = TypeVar("_Body")
 _Results = TypeVar("_Results", AbortAnswer, RescheduleAnswer)
-
-
-IN_PART: Final[Mapping[str, str]] = {MAY_HAVE_CHANGED: "true"}
-"""The fields of a refusal, though some workers may have made their part of the change."""
 
 
 class Part(NamedTuple):

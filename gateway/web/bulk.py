@@ -179,8 +179,7 @@ class Bulk:
         if to is not None:
             await self._turns.next()
             first = self._changes.select(wanted, SAMPLE, None).found
-            mine = [one for one in first if _may_change(asker, wanted, _topic_of(one))]
-            self._changes.check(mine, to)
+            self._changes.check(_changeable(asker, wanted, first), to)
         bound, stored_ms = self._broker.store.next_sequence, self._broker.clock.stored_ms()
         sample = await self._turns.take(self._pending.look_up(wanted, may, limit=SAMPLE))
         number, is_exact = await self._count(asker, wanted)
@@ -333,7 +332,7 @@ class Bulk:
         while total < MAX_COUNTED:
             await self._turns.next()
             page = self._changes.select(wanted, PIECE, behind)
-            total += sum(_may_change(asker, wanted, _topic_of(one)) for one in page.found)
+            total += len(_changeable(asker, wanted, page.found))
             behind = page.cursor
             if behind is None:
                 return total, True
@@ -373,7 +372,7 @@ class Bulk:
 
     async def _change(self, asker: Asker, order: _Order, job: Job, found: list[Found]) -> None:
         """Change a piece of the messages, and count them once that is on disk."""
-        mine = [one for one in found if _may_change(asker, order.wanted, _topic_of(one))]
+        mine = _changeable(asker, order.wanted, found)
         with self._broker.audit.acting(asker):
             changed = self._changes.change(mine, order.to)
         if changed:
@@ -432,6 +431,11 @@ def _may_change(asker: Asker, wanted: Wanted, topic: str) -> bool:
     return _is_meant(wanted, topic) and asker.may(READ, topic) and asker.may(PUB, topic)
 
 
+def _changeable(asker: Asker, wanted: Wanted, found: list[Found]) -> list[Found]:
+    """Return those of the messages that `_may_change` lets the asker change."""
+    return [one for one in found if _may_change(asker, wanted, terms_of(one.record).topic.decode())]
+
+
 def _came_before(order: _Order, found: Found) -> bool:
     """Whether a message was pending when a change was previewed. A message of a transaction keeps the sequence of its
     half message, which may be much older than the commit."""
@@ -440,10 +444,6 @@ def _came_before(order: _Order, found: Found) -> bool:
     message = decode_message(found.record)
     is_of_transaction = message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT
     return not is_of_transaction or message.store_ms < order.stored_ms
-
-
-def _topic_of(found: Found) -> str:
-    return terms_of(found.record).topic.decode()
 
 
 def _concerns(asker: Asker, job: Job, actions: frozenset[policies.Action]) -> bool:

@@ -47,6 +47,9 @@ from gateway.workers.merging import recurring_change
 encode = msgspec.json.encode
 _Answer = TypeVar("_Answer")
 
+WorkerFor = Callable[[object, str, str], "Deferred[str]"]
+"""Returns which worker a recurring message is to be set at: see `Front.worker_for`."""
+
 
 class SharedMessages:
     """Searches, shows, sends and changes messages of all workers.
@@ -171,12 +174,10 @@ class SharedMessages:
 class SharedRecurring:
     """Lists, sets and changes the recurring messages of all workers.
 
-    :param worker_for: returns which worker a recurring message is to be set at, see `Front.worker_for`.
+    :param worker_for: returns which worker one is to be set at.
     """
 
-    def __init__(
-        self, relay: Relay, worker_for: Callable[[object, str, str], Deferred[str]]
-    ) -> None:
+    def __init__(self, relay: Relay, worker_for: WorkerFor) -> None:
         self._relay = relay
         self._worker_for = worker_for
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from twisted.internet.defer import Deferred
-
 from gateway.broker import Broker
 from gateway.clock import Clock
 from gateway.pending.bulk import BulkChanges
@@ -24,7 +22,7 @@ from gateway.web.overview import Overview
 from gateway.web.recurring import RecurringEndpoints
 from gateway.web.relay import Relay
 from gateway.web.sending import Sender
-from gateway.web.shared import SharedLists, SharedMessages, SharedRecurring
+from gateway.web.shared import SharedLists, SharedMessages, SharedRecurring, WorkerFor
 from gateway.web.shared_bulk import SharedBulk
 from gateway.web.site import BASE
 from gateway.web.timeline import Timelines
@@ -90,7 +88,7 @@ def shared_endpoints(
     relay: Relay,
     clock: Clock,
     worker_at: Callable[[bytes], str | None],
-    worker_for: Callable[[object, str, str], Deferred[str]],
+    worker_for: WorkerFor,
     address: Callable[[], str],
 ) -> list[Endpoint]:
     """Return every endpoint of the API at the port that several workers share. `SharedMessages`, `SharedRecurring` and

@@ -5,12 +5,11 @@ Each worker also has a port of its own, to which requests are passed on (`gatewa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 from twisted.internet import error
-from twisted.internet.defer import Deferred
 
 from gateway.clock import Clock
 from gateway.process import cannot_listen
@@ -19,6 +18,7 @@ from gateway.settings.named_files import tls_layers
 from gateway.settings.values import HostPort
 from gateway.web.port import make_site
 from gateway.web.relay import OpenDoor, Relay
+from gateway.web.shared import WorkerFor
 from gateway.web.site import Api
 from gateway.web.table import shared_endpoints
 from gateway.wire.messages import pack_host
@@ -30,7 +30,7 @@ class SharedHttp:
 
     :param names: the workers, in their order.
     :param key: the key by which the workers recognize this process.
-    :param worker_for: see `Front.worker_for`.
+    :param worker_for: returns which worker a recurring message is to be set at.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class SharedHttp:
         reactor: Any,
         names: Sequence[str],
         key: str,
-        worker_for: Callable[[object, str, str], Deferred[str]],
+        worker_for: WorkerFor,
     ) -> None:
         assert config.http is not None
         self._config = config

@@ -625,8 +625,10 @@ class Player:
 
 def _is_in_vain(row: Mapping[str, Any]) -> bool:
     """Whether the recorded answer of a poll has no message; of other requests it means nothing."""
-    is_told = dict(row["answer_ext"] or ()).get("hasMsg")
-    return row["answer_code"] != ResponseCode.SUCCESS or is_told == "false"
+    if row["answer_code"] != ResponseCode.SUCCESS:
+        return True
+    is_notified = row["code"] == RequestCode.NOTIFICATION
+    return is_notified and dict(row["answer_ext"] or ()).get("hasMsg") == "false"
 
 
 async def _sleep_for(left_s: float) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 
 from compat.clients.driver import until
 from compat.scenarios.stage import ABLE, JAVA, OFFICIAL_AND_OLD, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
+
+_RENEWED_S = 2
+"""In this time a new consumer has renewed its locks for the first time (ConsumeMessageOrderlyService: after 1 s, then
+every 20 s). A consumer that stops meanwhile may send the renewal after the unlocking, and keeps the lock."""
 
 _GIVEN_BACK_S = 30
 """In this time a consumer that stops has given back its locks. A lock that is not given back lasts for 60 s."""
@@ -52,6 +57,7 @@ def the_next_takes_over(stage: Stage) -> None:
     first = client.consume(topic, group, orderly=True)
     client.send(topic, b"1", queue=0)
     first.wait_for(1)
+    time.sleep(_RENEWED_S)
     first.close()
     raw, body = stage.raw(), lock_body(topic, group, "another")
 

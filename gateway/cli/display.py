@@ -295,12 +295,16 @@ def recurring_change(done: Done, now_ms: int, *, as_json: bool) -> None:
     if as_json:
         json_lines([done])
         return
-    then = "would be" if done.state == "paused" else "is"
     line = f"{done.topic} {done.name}: {done.outcome}"
     if done.outcome != "deleted":
         state = "" if done.outcome.endswith(done.state) else f", {done.state}"
-        distance = show_distance(done.next_ms, now_ms)
-        line += f"{state}; the next {then} {show_moment(done.next_ms)}, {distance}"
+        moment = f"{show_moment(done.next_ms)}, {show_distance(done.next_ms, now_ms)}"
+        if done.state == "paused":
+            line += f"{state}; the next would be {moment}"
+        elif done.next_ms < now_ms:
+            line += f"{state}; its misfire policy decides about {moment}"
+        else:
+            line += f"{state}; the next is {moment}"
     print(printable(line))
 
 

@@ -226,7 +226,7 @@ export function groups(place, parameters, go) {
               { class: `state ${group.members.length ? "fired" : ""}` },
               group.members.length ? `${group.members.length} online` : "offline",
             ),
-            h("span", { class: group.lag ? "lag" : "dim" }, group.lag ? `${count(group.lag)} behind` : "nothing to do"),
+            h("span", { class: group.lag ? "lag" : "dim" }, `${count(group.lag)} behind`),
           ),
           opened.has(key) && contents(group),
         );

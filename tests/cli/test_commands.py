@@ -21,6 +21,7 @@ from rich.console import Console
 from gateway.cli import display
 from gateway.cli import main as cli
 from gateway.cli.manual import pages
+from gateway.cli.recurring_client import Done
 from gateway.settings.config import Config, descriptions
 from gateway.settings.values import HostPort
 from gateway.wire.commands import Command, encode_response
@@ -742,6 +743,26 @@ def test_when_a_message_fired_or_was_aborted_is_shown(
     table.add([msgspec.convert(MESSAGE | {"dueMs": 1_000} | fields, HeldMessage)])
     table.end(None)
     assert f"{time}   {says}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("state", "next_ms", "says"),
+    [
+        ("active", 20_000, "active; the next is 1970-01-01 00:00:20.000, in 10 s"),
+        (
+            "active",
+            5_000,
+            "active; its misfire policy decides about 1970-01-01 00:00:05.000, 5 s ago",
+        ),
+        ("paused", 5_000, "paused; the next would be 1970-01-01 00:00:05.000, 5 s ago"),
+    ],
+)
+def test_a_next_time_that_has_passed_is_not_to_come(
+    state: str, next_ms: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = Done("changed", "orders", "nightly", state, next_ms)
+    display.recurring_change(done, 10_000, as_json=False)
+    assert capsys.readouterr().out == f"orders nightly: changed, {says}\n"
 
 
 def test_on_a_narrow_terminal_ids_stay_whole(

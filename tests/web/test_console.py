@@ -1403,6 +1403,7 @@ def test_that_there_are_more_groups_is_told_above_the_first_thousand(console: Co
     )
     console.see("main .empty:first-child", "Only the first 1,000 by name")
     console.see("main .empty + details", "group-999")
+    console.see("main details:last-child", "0 behind")
 
 
 def test_keys_lead_to_every_view(console: Console) -> None:

@@ -145,15 +145,19 @@ def bench(
         file = output or folder / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}.json"
         systems = [only] if only else list(SYSTEMS)
         found, failed = _run(chosen, systems, repeat, folder, file)
+        report.show(console, found, earlier)
+        console.print(f"\nresults: {file}", soft_wrap=True)
+        for reason in failed:
+            click.echo(f"tidegate bench: {reason}", err=True)
+        _draw(console, found, plots)
     except _KNOWN_ERRORS as error:
-        click.echo(f"tidegate bench: {error}", err=True)
+        click.echo(f"tidegate bench: {_line(error)}", err=True)
         sys.exit(1)
-    report.show(console, found, earlier)
-    console.print(f"\nresults: {file}", soft_wrap=True)
-    _draw(console, found, plots)
-    for reason in failed:
-        click.echo(f"tidegate bench: {reason}", err=True)
     sys.exit(1 if failed else 0)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _check_plots(folder: Path) -> None:
@@ -220,7 +224,7 @@ def _run(
             try:
                 found.outcomes.append(campaign.run_step(step, scratch, begin(step)))
             except _KNOWN_ERRORS as error:
-                failed.append(str(error))
+                failed.append(f"{step.scenario.name} on {step.system}: {_line(error)}")
             # After each step, so that a run that is stopped half-way keeps its results so far.
             results.save(found, file)
     return found, failed

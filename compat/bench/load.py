@@ -104,19 +104,23 @@ def run(
             stdout=subprocess.PIPE,
             stderr=complaints,
         )
-    watch = threading.Timer(scenario.expected_seconds + _PATIENCE_S + _GRACE_S, process.kill)
+    limit_s = scenario.expected_seconds + _PATIENCE_S + _GRACE_S
+    begin = time.monotonic()
+    watch = threading.Timer(limit_s, process.kill)
     watch.start()
     try:
         with process:
             try:
                 return _watch(process, scenario, system, records, tell)
             except ProcessLookupError as error:
-                reason = f"{error}: {_last_words(system.output)}"
-                raise LoadError(f"{scenario.name} on {system.name}: {reason}") from None
+                raise LoadError(f"{error}: {_last_words(system.output)}") from None
             except _CutOffError:
-                was_killed = process.wait() == -signal.SIGKILL
-                reason = "it took too long" if was_killed else _last_words(errors)
-                raise LoadError(f"{scenario.name} on {system.name}: {reason}") from None
+                status = process.wait()
+                reason = _last_words(errors)
+                if status == -signal.SIGKILL:
+                    is_late = time.monotonic() >= begin + limit_s
+                    reason = "it took too long" if is_late else "somebody killed the load"
+                raise LoadError(reason) from None
             finally:
                 # After its last event it only waits for its end, so that its CPU can be read until then.
                 process.kill()

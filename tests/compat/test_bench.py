@@ -15,10 +15,11 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,6 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from compat import children
 from compat.bench import campaign, recording, report, results, scenarios, systems, waiting
 from compat.bench.command import bench, choose
 from compat.bench.figures import CPU, FIGURES, RATE, Goal, goals
@@ -675,6 +677,13 @@ def test_a_results_file_of_before_random_reads_were_measured_is_read(tmp_path: P
 # --- the command ---
 
 
+def without_servers(monkeypatch: pytest.MonkeyPatch, run_step: Callable[..., Outcome]) -> None:
+    """Let the command run `run_step` in place of servers and their load, and measure no machine."""
+    monkeypatch.setattr(campaign, "run_step", run_step)
+    monkeypatch.setattr(campaign, "gather", lambda chosen, _: run(chosen=chosen))
+    monkeypatch.setattr("compat.bench.load.prepare", lambda: None)
+
+
 def test_the_command_shows_a_results_file(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     results.save(run(outcome()), file)
@@ -704,9 +713,7 @@ def test_what_cannot_be_written_is_noticed_before_anything_is_measured(
     def run_step(step: campaign.Step, *_: object) -> Outcome:
         pytest.fail("it was measured")
 
-    monkeypatch.setattr(campaign, "run_step", run_step)
-    monkeypatch.setattr(campaign, "gather", lambda chosen, _: run(chosen=chosen))
-    monkeypatch.setattr("compat.bench.load.prepare", lambda: None)
+    without_servers(monkeypatch, run_step)
     (tmp_path / "file").touch()
     below = tmp_path / "file" / "below"
     done = CliRunner().invoke(bench, ["--data", str(tmp_path / "data"), flag, str(below)])
@@ -723,22 +730,37 @@ def test_what_fails_leaves_the_rest(
 ) -> None:
     def run_step(step: campaign.Step, *_: object) -> Outcome:
         if step.scenario.name == "workers-2":
-            raise kind("workers-2 on tidegate: the server has ended")
+            raise kind("the server has ended:\nno memory")
         return outcome(step.scenario)
 
-    monkeypatch.setattr(campaign, "run_step", run_step)
-    monkeypatch.setattr(campaign, "gather", lambda chosen, _: run(chosen=chosen))
-    monkeypatch.setattr("compat.bench.load.prepare", lambda: None)
+    without_servers(monkeypatch, run_step)
     chosen = ["--scenario", "workers-2", "--scenario", "workers-4"]
     done = CliRunner().invoke(
         bench, ["--only", "tidegate", *chosen, "--output", str(tmp_path / "results.json")]
     )
     assert done.exit_code == 1
-    assert done.stderr.endswith("tidegate bench: workers-2 on tidegate: the server has ended\n")
+    assert done.stderr.endswith(
+        "tidegate bench: workers-2 on tidegate: the server has ended: no memory\n"
+    )
     names = [one.scenario for one in results.load(tmp_path / "results.json").outcomes]
     assert names == ["workers-1", "workers-4"]
     assert "workers = 4" in done.output
     assert "workers = 2" not in done.stdout
+
+
+def test_plots_that_cannot_be_drawn_cost_nothing_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_servers(monkeypatch, lambda step, *_: outcome(step.scenario, step.system))
+    (tmp_path / "rates.svg").mkdir()
+    file = tmp_path / "results.json"
+    wanted = ["--scenario", "sends-16-sync", "--output", str(file), "--plots", str(tmp_path)]
+    done = CliRunner().invoke(bench, wanted)
+    assert isinstance(done.exception, SystemExit)
+    assert done.exit_code == 1
+    assert "tidegate bench: [Errno 21] Is a directory: " in done.stderr
+    assert f"results: {file}" in done.stdout
+    assert cells(done.stdout, "sends per s")[:2] == ["9,000", "9,000"]
 
 
 # --- a tiny run ---
@@ -937,7 +959,7 @@ def test_refused_sends_are_counted_and_their_reason_is_shown(tmp_path: Path) -> 
 @pytest.mark.live
 def test_a_load_that_fails_says_why(tmp_path: Path) -> None:
     scenario = msgspec.structs.replace(TINY, body=1 << 40)
-    with pytest.raises(LoadError, match=r"tiny on tidegate: .*NumberFormatException"):
+    with pytest.raises(LoadError, match=r"NumberFormatException"):
         campaign.run_step(campaign.Step(scenario, "tidegate"), tmp_path, lambda _: None)
 
 
@@ -993,6 +1015,27 @@ def test_a_gateway_that_dies_under_load_ends_the_run(
         if progress.phase == "sending":
             os.kill(pids[0], signal.SIGKILL)
 
-    ended = r"tiny on tidegate: the server, process \d+, has ended: .*listening on"
+    ended = r"^the server, process \d+, has ended: .*listening on"
     with pytest.raises(LoadError, match=ended):
+        campaign.run_step(campaign.Step(TINY, "tidegate"), tmp_path, kill)
+
+
+@pytest.mark.live
+def test_a_load_that_somebody_kills_did_not_take_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernel does for want of memory."""
+    started: list[subprocess.Popen[bytes]] = []
+    start = children.start
+
+    def remember(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*arguments, **options))
+        return started[-1]
+
+    def kill(progress: Progress) -> None:
+        if progress.phase == "sending":
+            started[-1].kill()
+
+    monkeypatch.setattr(children, "start", remember)
+    with pytest.raises(LoadError, match="somebody killed the load"):
         campaign.run_step(campaign.Step(TINY, "tidegate"), tmp_path, kill)

@@ -142,7 +142,7 @@ def bench(
             _draw(console, found, plots)
             return
         chosen = choose(extent, names)
-        file = output or folder / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}.json"
+        file = output or _FOLDER / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}.json"
         systems = [only] if only else list(SYSTEMS)
         found, failed = _run(chosen, systems, repeat, folder, file)
         report.show(console, found, earlier)

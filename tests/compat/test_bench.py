@@ -763,6 +763,19 @@ def test_plots_that_cannot_be_drawn_cost_nothing_that_was_measured(
     assert cells(done.stdout, "sends per s")[:2] == ["9,000", "9,000"]
 
 
+def test_results_are_not_in_the_folder_of_the_servers_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_servers(monkeypatch, lambda step, *_: outcome(step.scenario, step.system))
+    monkeypatch.setattr("compat.bench.command._FOLDER", tmp_path / "results")
+    data = tmp_path / "data"
+    done = CliRunner().invoke(bench, ["--scenario", "sends-16-sync", "--data", str(data)])
+    assert done.exit_code == 0
+    assert list(data.iterdir()) == []
+    (file,) = (tmp_path / "results").iterdir()
+    assert f"results: {file}" in done.stdout
+
+
 # --- a tiny run ---
 
 TINY = Scenario(

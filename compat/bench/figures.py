@@ -257,6 +257,9 @@ FIGURES: Final[dict[Kind, tuple[Figure, ...]]] = {
     "held": (RATE, *HELD_FIGURES, *SEND_FIGURES, FAULTS[0], CPU, CORES, *RESOURCES),
 }
 
+_REACHED: Final = 0.95
+"""The least share of a scenario's rate that must have been sent: its other figures are of that rate."""
+
 _LOOK_UPS: Final = ("id", "key", "range")
 _PARTS: Final = ("p50", "p99")
 _NONE: Final = Goal(limit=0)
@@ -268,6 +271,11 @@ _CALM: Final = {"send.mean": Goal(ratio=1), "send.p99": Goal(ratio=1)}
 
 def goals(scenario: Scenario) -> dict[str, Goal]:
     """Return the goals of a scenario's figures, by the figures' keys."""
+    found = _goals_of_kind(scenario)
+    return {"rate": Goal(limit=_REACHED * scenario.rate), **found} if scenario.rate else found
+
+
+def _goals_of_kind(scenario: Scenario) -> dict[str, Goal]:
     match scenario.kind:
         case "sends":
             least = 2.0 if scenario.flush == "sync" else 1.3

@@ -21,6 +21,11 @@ _MET: Final[dict[bool | None, Text]] = {
     None: Text(""),
 }
 
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+"""File systems that are on no disk."""
+
+_WORDS: Final = frozenset({"title", "beside"})
+"""The fields of a scenario that say nothing of its load."""
 
 _CLOCK_STEP_MS: Final = 2.0
 """The least step of the wall clock that is reported. A step changes the firing errors of messages due meanwhile."""
@@ -40,7 +45,7 @@ def show(console: Console, results: Results, earlier: Results | None = None) -> 
             console.print(line, markup=False)
         for line in failures(results, scenario):
             console.print(line, markup=False)
-        for line in clock_steps(results, scenario):
+        for line in (*clock_steps(results, scenario), *other_load(scenario, earlier)):
             console.print(line, markup=False, style="yellow")
 
 
@@ -74,6 +79,9 @@ def head(results: Results, earlier: Results | None = None) -> RenderableType:
                 style="yellow",
             )
         )
+    if machine.file_system in _IN_MEMORY:
+        line = f"The servers' data was in memory ({machine.file_system}): figures with sync flush mean nothing."
+        parts.append(Text(line, style="yellow"))
     if earlier is not None:
         parts.append(Text(f"compared with the run of {_moment(earlier.began)}"))
     return Group(*parts)
@@ -155,6 +163,18 @@ def clock_steps(results: Results, scenario: Scenario) -> list[str]:
         for name, step_ms in largest.items()
         if step_ms >= _CLOCK_STEP_MS
     ]
+
+
+def other_load(scenario: Scenario, earlier: Results | None) -> list[str]:
+    """Return a line if the scenario of this name was another load in the earlier run, as in a quick and a full one."""
+    known = {one.name: one for one in earlier.scenarios} if earlier else {}
+    before = known.get(scenario.name, scenario)
+    different = [
+        f"{name} {getattr(before, name)} (now {getattr(scenario, name)})"
+        for name in scenario.__struct_fields__
+        if name not in _WORDS and getattr(before, name) != getattr(scenario, name)
+    ]
+    return [f"before: another load, with {', '.join(different)}"] if different else []
 
 
 def number(value: float | None, digits: int) -> str:

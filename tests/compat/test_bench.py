@@ -521,6 +521,14 @@ def test_a_lost_message_fails_its_goal() -> None:
     assert cells(text, "firing error P99, ms") == ["3", "≤ 20", "yes"]
 
 
+@pytest.mark.parametrize(("rate", "met"), [(940, "no"), (950, "yes")])
+def test_figures_of_a_rate_that_was_not_reached_are_not_those_of_that_rate(
+    rate: float, met: str
+) -> None:
+    text = shown(run(outcome(LIFE, rate=rate), chosen=[LIFE]))
+    assert cells(text, "sends per s") == [str(rate), "≥ 950", met]
+
+
 def test_a_storm_that_was_refused_in_part_is_seen_to_be_smaller() -> None:
     scenario = next(s for s in scenarios.full() if s.kind == "storm")
     ledger = Ledger(acknowledged=1, refused=499_999, received=1, lost=0, doubled=0, early=0)
@@ -537,6 +545,24 @@ def test_an_earlier_run_stands_beside() -> None:
 def test_an_earlier_run_without_the_scenario_leaves_a_dash() -> None:
     text = shown(run(outcome(LIFE), chosen=[LIFE]), run(outcome(SENDS)))
     assert cells(text, "sends per s")[:2] == ["9,000", "-"]
+
+
+def test_an_earlier_run_of_another_load_is_pointed_out() -> None:
+    (quick,) = (one for one in scenarios.quick() if one.name == LIFE.name)
+    assert (quick.seconds, LIFE.seconds) == (8, 15)
+    text = shown(run(outcome(quick), chosen=[quick]), run(outcome(LIFE), chosen=[LIFE]))
+    assert "before: another load, with " in text
+    assert "seconds 15 (now 8)" in " ".join(text.split())
+    renamed = msgspec.structs.replace(LIFE, title="Another title")
+    text = shown(run(outcome(LIFE), chosen=[LIFE]), run(outcome(LIFE), chosen=[renamed]))
+    assert "another load" not in text
+
+
+def test_data_in_memory_is_pointed_out() -> None:
+    found = run(outcome())
+    assert "in memory" not in shown(found)
+    machine = msgspec.structs.replace(found.machine, file_system="tmpfs")
+    assert "data was in memory (tmpfs)" in shown(msgspec.structs.replace(found, machine=machine))
 
 
 def test_a_busy_machine_is_pointed_out() -> None:

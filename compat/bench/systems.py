@@ -80,7 +80,7 @@ def answers(folder: Path, scenario: Scenario) -> Iterator[System]:
 
 @contextmanager
 def rocketmq(folder: Path, scenario: Scenario) -> Iterator[System]:
-    """Run a real broker with a heap of 2 GiB and its default settings, except the flush.
+    """Run a real broker with a heap of 2 GiB and its default settings, except the flush, recall and SQL92 filters.
 
     Its name server is not measured.
     """

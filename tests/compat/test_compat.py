@@ -53,16 +53,25 @@ class TestNormal:
     def test_what_differs_from_run_to_run_becomes_a_word(self) -> None:
         value = {
             "msgId": "7F" * 16,
-            "store_ms": 5,
-            "remark": "from 127.0.0.1:5678",
+            "store_ms": 1_700_000_000_000,
+            "storeTimestamp": "2000000000000",
+            "minTimeStampStr": "2026-11-28#21:33:29:100",
+            "remark": "from 127.0.0.1:5678 at 1900000000000",
             "n": 5,
         }
         assert normal.normal(value) == {
             "msgId": "<id>",
             "store_ms": "<time>",
-            "remark": "from <address>",
+            "storeTimestamp": "<time>",
+            "minTimeStampStr": "<time>",
+            "remark": "from <address> at <time>",
             "n": 5,
         }
+
+    def test_what_a_scenario_chose_is_compared(self) -> None:
+        """A server that keeps another time, or another group's name, is not like the other one."""
+        value = {"TIMER_DELIVER_MS": "1000", "popTime": 5, "PGROUP": "cmp001xp", "clientId": "one"}
+        assert normal.normal(value) == value
 
     def test_an_id_of_another_form_is_a_difference(self) -> None:
         ids = ["7F" * 16, "C0000202185B000000008a3dd4e00037", "7F" * 28]
@@ -112,6 +121,16 @@ class TestComparison:
         assert findings(left, right) == []
         right = answered(11, encode_response(7, 19, ext={"x": "2"}), topic="t")
         assert findings(left, right) == ["11/19 t/ext.x"]
+
+    def test_no_race_explains_a_refusal_by_one_server_alone(self) -> None:
+        left = answered(11, encode_response(7, 0), topic="t")
+        right = answered(11, encode_response(7, 1), topic="t")
+        assert findings(left, right) == ["11/codes"]
+
+    def test_a_group_may_have_no_members_yet(self) -> None:
+        left = answered(38, encode_response(7, 0), consumerGroup="g")
+        right = answered(38, encode_response(7, 1), consumerGroup="g")
+        assert findings(left, right) == []
 
     def test_a_remark_beside_success_is_nobodys_business(self) -> None:
         left, right = (

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from gateway.client import ClientError
 from gateway.wire.messages import Message, decode_message, encode_message
 from tests.live import ledger
 from tests.live.ledger import Ledger
+from tests.torture.command import Verdict, main
 from tests.torture.site import Site
 
 DUE_MS = 1_000
@@ -74,6 +79,51 @@ def test_a_sender_that_ended_before_its_time_is_no_clean_run(
     monkeypatch.setattr(site, "_send", lambda seed, step: None)
     with pytest.raises(AssertionError, match="a sender ended before its time"), site.load(1):
         time.sleep(0.1)
+
+
+def verdict(fired: int = 1, *, undone: Sequence[str] = (), lost: Sequence[str] = ()) -> Verdict:
+    """Return the verdict of a run with so many fired messages."""
+    return Verdict(
+        acknowledged=fired,
+        fired=fired,
+        aborted=0,
+        moved=0,
+        refused=0,
+        faults={"lost": set(lost)},
+        harms=Counter(["kill -9"]),
+        undone=list(undone),
+        own_memory=0,
+    )
+
+
+def test_a_run_that_shows_nothing_is_not_clean() -> None:
+    assert verdict().is_clean
+    assert not verdict(lost=["a"]).is_clean
+    assert not verdict(fired=0).is_clean
+    without = verdict(undone=["full disk"])
+    assert not without.is_clean
+    assert "NEVER DONE: full disk" in str(without)
+
+
+@pytest.mark.parametrize("error", [AssertionError, ClientError, ProcessLookupError, TimeoutError])
+def test_a_run_that_ends_early_says_why_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def torture(*_: object) -> Verdict:
+        raise error("the gateway has ended")
+
+    monkeypatch.setattr("tests.torture.command.torture", torture)
+    done = CliRunner().invoke(main, ["--disk", "64"])
+    assert isinstance(done.exception, SystemExit)
+    assert done.exit_code == 1
+    assert done.stderr == "torture: the gateway has ended\n\n"
+
+
+@pytest.mark.parametrize("wrong", [("--disk", "0"), ("--pause", "-1"), ("--connections", "30000")])
+def test_a_wrong_extent_is_refused_before_anything_is_started(wrong: tuple[str, str]) -> None:
+    done = CliRunner().invoke(main, wrong)
+    assert done.exit_code == 2
+    assert wrong[0] in done.stderr
 
 
 def test_nobody_sends_any_more_after_a_harm_that_failed(tmp_path: Path) -> None:

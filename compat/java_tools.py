@@ -46,6 +46,14 @@ class JavaTool:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        return self
+
+    def _start(self) -> None:
         libraries = classpath(SERVER)
         classes = compile_java([self._source], libraries, self._source.stem.lower())
         (self.folder / "rmq.logback-test.xml").write_text(_QUIET_LOG)
@@ -62,7 +70,6 @@ class JavaTool:
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
-        return self
 
     def __exit__(self, *_: object) -> None:
         process = self._process

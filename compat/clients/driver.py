@@ -193,6 +193,14 @@ class Driver:
     def _start(self) -> None:
         self.close()
         self._folder = Path(tempfile.mkdtemp(prefix=f"tidegate-{self._name}-"))
+        try:
+            self._launch()
+        except BaseException:
+            self.close()
+            shutil.rmtree(self._folder, ignore_errors=True)  # if there is nothing to close
+            raise
+
+    def _launch(self) -> None:
         self._ready.clear()
         environment = self._environment(self._folder) if self._environment else {}
         with self._log.open("ab") as log:
@@ -206,9 +214,7 @@ class Driver:
             )
         threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
         if not self._ready.wait(PATIENCE_S) or not self.is_alive:
-            said = self._said()
-            self.close()
-            raise DriverError(f"the driver {self._name} did not start: {said}")
+            raise DriverError(f"the driver {self._name} did not start: {self._said()}")
 
     def close(self) -> None:
         """Kill the program, if it runs, and remove its files."""

@@ -1,14 +1,19 @@
-"""The process that drives a real client, where it ends too soon."""
+"""The processes that drive real clients and tools, where they end too soon or do not start."""
 
 from __future__ import annotations
 
 import sys
+import tempfile
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from compat.clients.driver import Driver, DriverError
+from compat.java_tools import Mqadmin
+from compat.toolchain.folder import ToolchainError
 
 ENDS_AT_A_REQUEST = """
 import sys
@@ -40,3 +45,37 @@ def test_all_who_wait_are_told_that_it_has_ended() -> None:
         with pytest.raises(DriverError, match="the driver test ended"):
             driver.call("anything")
         del driver._waiting[0]
+
+
+def no_java(*_: object) -> NoReturn:
+    raise ToolchainError("there is no Java")
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (no_java, ToolchainError),
+        (lambda _: ["/nothing/of/this/name"], FileNotFoundError),
+        (lambda _: [sys.executable, "-c", ""], DriverError),
+    ],
+)
+def test_a_driver_that_does_not_start_leaves_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Callable[[Path], list[str]],
+    error: type[Exception],
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(error):
+        Driver("test", command).start()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tool_that_does_not_start_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("compat.java_tools.classpath", no_java)
+    with pytest.raises(ToolchainError), Mqadmin("127.0.0.1:1", ("access", "secret")):
+        pass
+    assert list(tmp_path.iterdir()) == []

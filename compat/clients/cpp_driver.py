@@ -50,7 +50,7 @@ _PROPERTIES_TOLD: Final = (
     "TRANSACTION_CHECK_TIMES",
     "UNIQ_KEY",
     "WAIT",
-    "color",
+    "colour",
 )
 
 _WORKERS: Final = 32

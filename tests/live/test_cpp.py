@@ -61,6 +61,7 @@ def test_messages_for_now_arrive_as_they_were_sent(cpp: CppClient, topic: str) -
     assert bodies([one for one in received if one.body]) == sorted([b"sync", long, *oneway])
     first = next(message for message in received if message.body == b"sync")
     assert (first.tags, first.keys, first.msg_id) == ("red", "k1", sent.msg_id)
+    assert first.properties["colour"] == "blue"
 
 
 def test_a_topic_comes_to_be_with_its_first_message(cpp: CppClient, topic: str) -> None:

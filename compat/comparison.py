@@ -3,8 +3,9 @@
 The clients' clocks decide when they poll and retry, so answers are not compared by position. All
 answers to one request code are taken together: for each field the set of its values, made comparable
 by `normal`, must be the same on both sides. Where a race decides which of two right answers a client
-gets (`RACING`), only the answer codes that both servers gave for the same topic are compared. The
-answers to raw requests are part of what the client saw, so they are compared one by one, step by step.
+gets (`RACING`), only the answers with codes that both servers gave for the same topic are compared, but
+a refusal that no race explains must come from both. The answers to raw requests are part of what the
+client saw, so they are compared one by one, step by step.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from compat import normal
 from compat.exchanges import TAG, Exchange
 from gateway.wire.codes import RequestCode as Code
+from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command
 
 ABSENT: Final = "(absent)"
@@ -44,6 +46,38 @@ RACING: Final = frozenset(
     }
 )
 """Codes of requests whose number and time depend on the clocks of clients and servers."""
+
+_UNANSWERED: Final = "-"
+
+_RACED: Final = frozenset(
+    {
+        _UNANSWERED,
+        *(
+            str(int(code))
+            for code in (
+                ResponseCode.SUCCESS,
+                ResponseCode.TOPIC_NOT_EXIST,
+                ResponseCode.PULL_NOT_FOUND,
+                ResponseCode.PULL_RETRY_IMMEDIATELY,
+                ResponseCode.PULL_OFFSET_MOVED,
+                ResponseCode.QUERY_NOT_FOUND,
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                ResponseCode.CONSUMER_NOT_ONLINE,
+            )
+        ),
+    }
+)
+"""The answer codes between which a race decides."""
+
+_NOBODY_THERE: Final = frozenset(
+    {
+        Code.GET_CONSUMER_LIST_BY_GROUP,
+        Code.GET_CONSUMER_CONNECTION_LIST,
+        Code.GET_PRODUCER_CONNECTION_LIST,
+    }
+)
+"""Codes of requests that are answered with a system error while a group has no members."""
 
 _FIGURES: Final = frozenset(
     {"ext.maxOffset", "ext.nextBeginOffset", "ext.offset", "ext.queueOffset", "remark"}
@@ -75,7 +109,7 @@ class Spoken(NamedTuple):
     codes: Mapping[str, int]
     """By step, for the steps that are answers to a raw request: the request code."""
     answers: Mapping[int, Mapping[str, Values]]
-    """By request code and answer code; `-` for a request without an answer."""
+    """By request code and answer code; `_UNANSWERED` for a request without an answer."""
 
 
 def spoken(
@@ -88,7 +122,7 @@ def spoken(
             continue
         request = exchange.request.code
         said: Command | None = exchange.answer
-        answer = "-" if said is None else str(said.code)
+        answer = _UNANSWERED if said is None else str(said.code)
         if exchange.is_from_server:
             said = exchange.request  # the answer is the client's, not the server's
         if request in RACING and (about := _subject(exchange.request)):
@@ -160,18 +194,22 @@ def _compare_answers(
 ) -> Iterable[Finding]:
     for request in sorted(left.keys() | right.keys()):
         ours, theirs = left.get(request, {}), right.get(request, {})
-        codes = ours.keys() | theirs.keys()
-        if request in RACING:
-            codes = ours.keys() & theirs.keys()
-        elif ours.keys() != theirs.keys():
+        if any(not _is_raced(request, code) for code in ours.keys() ^ theirs.keys()):
             yield Finding(request, f"{request}/codes", _listed(ours), _listed(theirs))
-            codes = ours.keys() & theirs.keys()
-        for code in sorted(codes):
+        for code in sorted(ours.keys() & theirs.keys()):
             for field in sorted(ours[code].keys() | theirs[code].keys()):
                 one, other = ours[code].get(field, {ABSENT}), theirs[code].get(field, {ABSENT})
                 if one != other:
                     place = f"{request}/{code}/{field}"
                     yield Finding(request, place, _listed(one), _listed(other))
+
+
+def _is_raced(request: int, answer: str) -> bool:
+    """Whether it may be chance that only one server gave this answer."""
+    code = answer.partition(" ")[0]
+    if request in _NOBODY_THERE and code == str(int(ResponseCode.SYSTEM_ERROR)):
+        return True
+    return request in RACING and code in _RACED
 
 
 def _text(value: Any) -> str:

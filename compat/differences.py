@@ -115,6 +115,7 @@ DIFFERENCES: Final[Sequence[Difference]] = (
         "They are the times when RocketMQ's timer threads wrote the record and read it again. Here it is "
         "written once.",
         ("*TIMER_ENQUEUE_MS", "*TIMER_DEQUEUE_MS"),
+        upstream="<time>",
     ),
     Difference(
         "A dead letter has no `REAL_TOPIC` and `REAL_QID`, and none of the properties that asked for a delay, "

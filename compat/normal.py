@@ -18,7 +18,7 @@ from gateway.wire.commands import Command
 from gateway.wire.dialect import DialectError, to_json
 
 _KINDS: Final[dict[str, tuple[str, ...]]] = {
-    "id": ("CORRELATION_ID", "REPLY_TO_CLIENT", "clientId", "consumerIdList"),
+    "id": ("CORRELATION_ID",),
     "handle": ("recallHandle", "recall_handle"),
     "place": (
         *("physicOffset", "physicSize", "commitLogOffset", "commit_log_offset", "store_size"),
@@ -40,15 +40,22 @@ _KINDS: Final[dict[str, tuple[str, ...]]] = {
         *("consumeTimeStamp", "consumeTimeStampStr", "maxTimeStamp", "maxTimeStampStr"),
         *("minTimeStamp", "minTimeStampStr", "indexLastUpdateTimestamp"),
         *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"),
+        "subVersion",
     ),
     "duration": ("delayTime", "spentTimeMills"),
-    "group": ("PGROUP", "producerGroup"),
-    "version": ("subVersion",),
     "count": ("counter", "stateVersion", "tps", "topicPutTps", "consumeTps", "avgpt"),
     "opaque": ("opaque",),
     "address": ("born_host", "store_host", "bornHost", "storeHost"),
 }
 _KIND_OF: Final = {name: kind for kind, names in _KINDS.items() for name in names}
+
+_IN_NO_ORDER: Final = frozenset({"consumerIdList"})
+"""Lists of texts whose order is chance on RocketMQ."""
+
+_MILLISECONDS: Final = r"(?:1[7-9]|2\d)\d{11}"
+"""Since 1970, from late 2023 on. Earlier times, and 0, are those that a scenario chose."""
+
+_TIME: Final = re.compile(rf"{_MILLISECONDS}|\d{{4}}-\d\d-\d\d\D.*")
 
 _TEXTS: Final = tuple(
     (re.compile(pattern), word)
@@ -59,7 +66,7 @@ _TEXTS: Final = tuple(
         # Of a message: the Go client writes a part of it in small letters.
         (r"\b(?:[0-9A-F]{16}[0-9A-Fa-f]{16}|[0-9A-F]{56})\b", "<id>"),
         (r"<id>@\d+\b", "<place>"),
-        (r"\b1[78]\d{11}\b", "<time>"),
+        (rf"\b{_MILLISECONDS}\b", "<time>"),
         (r"\b(?:puller|consume|poller|producer|transactor)-\d+-\d+\b", "<instance>"),
     )
 )
@@ -89,12 +96,14 @@ def normal(value: Any, name: str = "") -> Any:
     if isinstance(value, Mapping):
         return {_key(str(key)): normal(each, str(key)) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [normal(each, name) for each in value]
+        items = [normal(each, name) for each in value]
+        return sorted(items) if name in _IN_NO_ORDER else items
     kind = _KIND_OF.get(name)
-    is_missing = value in (None, "", -1, "-1") or (kind == "time" and value in (0, "0"))
-    if kind == "handle" and not is_missing:
+    if value in (None, "", -1, "-1"):
+        return value
+    if kind == "handle":
         return _handle(value)
-    if kind is not None and not is_missing:
+    if kind is not None and (kind != "time" or _TIME.fullmatch(str(value))):
         return f"<{kind}>"
     return text(value) if isinstance(value, str) else value
 

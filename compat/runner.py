@@ -56,7 +56,7 @@ class Performance(NamedTuple):
     run: Run
     stages: tuple[Stage, Stage]
     before: Sequence[str] = ()
-    """If this is a second try: the errors that ended the first one early."""
+    """If this is a second try: the errors that ended the first one early, each with its server's name."""
 
     @property
     def failures(self) -> list[str]:
@@ -79,7 +79,7 @@ class Outcome(NamedTuple):
     requests: Mapping[tuple[str, int], bool]
     """By client and request code: whether the gateway supports the request."""
     before: Sequence[str] = ()
-    """The errors that ended a first try early."""
+    """The errors that ended a first try early, each with its server's name."""
 
     @property
     def passed(self) -> bool:
@@ -178,7 +178,12 @@ def perform(
         for place, first in enumerate(done):
             if first.failures:
                 again = act(first.run._replace(tag=tag(next(numbers))), pool)
-                done[place] = again._replace(before=first.failures)
+                before = [
+                    f"{stage.peer.name}: {stage.seen[_FAILED]}"
+                    for stage in first.stages
+                    if _FAILED in stage.seen
+                ]
+                done[place] = again._replace(before=before)
     return done
 
 

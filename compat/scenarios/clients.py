@@ -34,8 +34,7 @@ def members_of_a_group(stage: Stage) -> None:
     stage.ask("second", two, RequestCode.HEART_BEAT, body=heartbeat("two", group, topic))
     told("told of the second", one, two)
     members = {"consumerGroup": group}
-    both = stage.ask("both", one, RequestCode.GET_CONSUMER_LIST_BY_GROUP, members)
-    stage.see("both, in order", sorted(json.loads(both.body)["consumerIdList"]))
+    stage.ask("both", one, RequestCode.GET_CONSUMER_LIST_BY_GROUP, members)
     stage.ask("leave without a name", two, RequestCode.UNREGISTER_CLIENT)
     leave = {"clientID": "two", "consumerGroup": group}
     stage.ask("leave", two, RequestCode.UNREGISTER_CLIENT, leave)

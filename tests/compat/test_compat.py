@@ -73,6 +73,11 @@ class TestNormal:
         value = {"TIMER_DELIVER_MS": "1000", "popTime": 5, "PGROUP": "cmp001xp", "clientId": "one"}
         assert normal.normal(value) == value
 
+    def test_members_of_a_group_are_compared_in_any_order(self) -> None:
+        assert normal.normal({"consumerIdList": ["two", "one"]}) == {
+            "consumerIdList": ["one", "two"]
+        }
+
     def test_an_id_of_another_form_is_a_difference(self) -> None:
         ids = ["7F" * 16, "C0000202185B000000008a3dd4e00037", "7F" * 28]
         assert normal.normal(ids, "msgId") == ["<id>"] * 3
@@ -259,7 +264,7 @@ class TestSecondTry:
 
         outcome = self.run(act)
         assert outcome.passed
-        assert outcome.before == ["TimeoutError: not in time"]
+        assert outcome.before == ["nobody: TimeoutError: not in time"]
         assert outcome.run.tag == tag(2)
         assert "1 ended early and were tried again" in summary([outcome])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -80,19 +81,21 @@ def compat(
         ) from None
     if write_docs and left_out:
         raise click.UsageError(f"--write-docs takes a run of everything; {left_out[0]}")
+    # On SIGTERM, also stop the servers and clients and remove their data.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         outcomes, titles = _compare(runs, against, folder)
+        report.show(console, outcomes, titles, left_out)
+        if folder:
+            report.write(folder, outcomes, titles, left_out)
+            console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+        if write_docs:
+            report_docs.write(outcomes)
+            for file in (report_docs.DIFFERENCES_FILE, report_docs.TABLES_FILE):
+                console.print(f"written: {file}", soft_wrap=True)
     except _KNOWN_ERRORS as error:
         click.echo(f"tidegate compat: {' '.join(str(error).split())}", err=True)
         sys.exit(1)
-    report.show(console, outcomes, titles, left_out)
-    if folder:
-        report.write(folder, outcomes, titles, left_out)
-        console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
-    if write_docs:
-        report_docs.write(outcomes)
-        for file in (report_docs.DIFFERENCES_FILE, report_docs.TABLES_FILE):
-            console.print(f"written: {file}", soft_wrap=True)
     if not all(outcome.passed for outcome in outcomes):
         sys.exit(1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,9 +16,10 @@ from typing import Final
 
 from compat import children
 from compat.children import StartError
-from compat.clients.driver import DriverError
+from compat.clients.driver import ClientFailure, DriverError
 from compat.demo.jobs import AGAIN, BASELINE, jobs
 from compat.demo.recording import SETTINGS, record
+from compat.java_tools import ToolError
 from compat.real_broker import RealBroker, RealBrokerError
 from compat.toolchain.folder import ToolchainError
 
@@ -31,9 +33,12 @@ class DemoError(Exception):
     """The jobs failed; the text is one line."""
 
 
+_INTERRUPTED: Final = 130
+"""The exit status of an interrupted program, as a shell gives it."""
+
 _KNOWN_ERRORS: Final = (
-    *(DemoError, DriverError, OSError, RealBrokerError),
-    *(StartError, ToolchainError),
+    *(ClientFailure, DemoError, DriverError, OSError, RealBrokerError),
+    *(StartError, ToolError, ToolchainError),
 )
 
 
@@ -121,12 +126,17 @@ def main() -> int:
     if options.out is not None and options.out.is_dir() and any(options.out.iterdir()):
         parser.error(f"{options.out} is not empty: name a new folder")
     folder = options.out or Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
+    # On SIGTERM, also stop the servers and clients.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         report = Demo(folder.resolve(), options.speed, options.master).run()
     except _KNOWN_ERRORS as error:
-        print(f"demo: {error}", file=sys.stderr)
+        print(f"demo: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(f"demo: interrupted; what there is so far is in {folder}", file=sys.stderr)
+        return _INTERRUPTED
     print(f"\nEverything is in {folder}. Open the report: {report}")
     return 0
 

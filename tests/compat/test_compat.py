@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import inspect
+import signal
 import struct
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from click.testing import CliRunner
 
 from compat import normal, runner
+from compat.command import compat
 from compat.comparison import Finding, compare, spoken
 from compat.differences import DIFFERENCES, number_of
 from compat.exchanges import Exchange, exchanges, tag
@@ -307,6 +310,32 @@ class TestCommand:
         done = self.run("nonsense")
         assert (done.returncode, done.stdout) == (2, "")
         assert "no scenario 'nonsense'" in done.stderr
+
+    @pytest.mark.usefixtures("own_signals")
+    def test_what_was_started_is_also_stopped_on_sigterm(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stopped = []
+
+        def compare(*_: object) -> None:
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                stopped.append(True)
+
+        monkeypatch.setattr("compat.command._compare", compare)
+        assert CliRunner().invoke(compat, ["recall"]).exit_code == 1
+        assert stopped == [True]
+
+    @pytest.mark.usefixtures("own_signals")
+    def test_a_report_that_cannot_be_written_is_one_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "report.md").mkdir()
+        monkeypatch.setattr("compat.command._compare", lambda *_: ([], ("one", "other")))
+        done = CliRunner().invoke(compat, ["recall", "--report", str(tmp_path)])
+        assert isinstance(done.exception, SystemExit)
+        assert done.stderr.startswith("tidegate compat: [Errno 21] Is a directory: ")
 
     @pytest.mark.parametrize(("address", "status"), [("nonsense", 2), ("127.0.0.1:1", 1)])
     def test_a_wrong_address_is_told_of_before_any_client_is_started(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -32,3 +33,23 @@ def test_a_file_is_no_folder(
     monkeypatch.setattr(sys, "argv", ["demo", "--out", str(tmp_path / "file")])
     assert main() == 1
     assert str(tmp_path / "file") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("own_signals")
+def test_an_interrupted_demonstration_says_where_its_files_are(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    signal_: signal.Signals,
+) -> None:
+    def run(demo: Demo) -> Path:
+        signal.raise_signal(signal_)
+        pytest.fail("it went on")
+
+    monkeypatch.setattr(Demo, "run", run)
+    monkeypatch.setattr(sys, "argv", ["demo", "--out", str(tmp_path / "new")])
+    assert main() == 130
+    assert capsys.readouterr().err == (
+        f"demo: interrupted; what there is so far is in {tmp_path / 'new'}\n"
+    )

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
             case _:
                 say(USAGE)
                 return 2
-    except ToolchainError as error:
+    except (OSError, ToolchainError) as error:
         say(f"toolchain: {error}")
         return 1
     return 0

@@ -164,6 +164,14 @@ def test_a_python_program_can_be_the_first_that_is_run(
     assert (tools / "home").is_dir()
 
 
+def test_what_cannot_be_read_or_written_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run-java", str(tmp_path / "Order.java")]) == 1
+    said = f"toolchain: [Errno 2] No such file or directory: '{tmp_path / 'Order.java'}'\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_package_that_cannot_be_had_is_one_line(tools: Path, tmp_path: Path) -> None:
     assert not tools.exists()
     with pytest.raises(ToolchainError, match=r"^pip cannot install [^\n]+$"):

@@ -63,7 +63,8 @@ def _says(scenario: Scenario, system: str) -> bool:
 def scratch_folder(parent: Path) -> Iterator[Path]:
     """Make a new folder for the servers' data, and remove it afterwards."""
     parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
+    # Not relative: the servers run in other folders.
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir=parent.resolve()))
     try:
         yield folder
     finally:

@@ -9,6 +9,8 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +25,8 @@ _PAGE: Final = bytes(4096)
 _PING: Final = bytes(echo.SIZE)
 _ECHO_LIMIT_S: Final = 30
 _RANDOM_READS: Final = 1_000
+_MOST_BYTES: Final = 64 << 20
+"""The most that is appended: some seconds of a disk, but less than one of a file system in memory."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,13 +112,13 @@ def random_reads(file: Path, seconds: float) -> Spread | None:
 def _sync_times(folder: Path, seconds: float, step: int) -> list[float]:
     """Return the seconds that each write with its fdatasync took. The writes are `step` bytes apart."""
     times: list[float] = []
-    with tempfile.TemporaryFile(dir=folder) as file:
+    with _named(folder), tempfile.TemporaryFile(dir=folder) as file:
         os.pwrite(file.fileno(), _PAGE, 0)
         os.fsync(file.fileno())
         place = step
         begin = time.monotonic()
         end = begin + seconds
-        while begin < end:
+        while begin < end and place < _MOST_BYTES:
             os.pwrite(file.fileno(), _PAGE, place)
             os.fdatasync(file.fileno())
             now = time.monotonic()
@@ -122,6 +126,16 @@ def _sync_times(folder: Path, seconds: float, step: int) -> list[float]:
             begin = now
             place += step
     return times
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Name the folder in errors of its file system, such as a full disk."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(folder)
+        raise
 
 
 def _round_trips(seconds: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import math
 import os
@@ -29,7 +30,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from compat import children
-from compat.bench import campaign, recording, report, results, scenarios, systems, waiting
+from compat.bench import campaign, machine, recording, report, results, scenarios, systems, waiting
 from compat.bench.command import bench, choose
 from compat.bench.figures import CPU, FIGURES, RATE, Goal, goals
 from compat.bench.holding import FillError
@@ -226,14 +227,31 @@ def test_holes_of_sparse_files_are_not_held(tmp_path: Path) -> None:
 
 
 def test_the_machine_is_described_and_its_limits_are_found(tmp_path: Path) -> None:
-    machine = describe(tmp_path)
-    assert machine.cores >= 1
-    assert machine.file_system != "unknown"
+    found = describe(tmp_path)
+    assert found.cores >= 1
+    assert found.file_system != "unknown"
     limits = measure_limits(tmp_path, 0.05)
     assert limits.overwrites_per_second > 0
     assert limits.append_p50_ms <= limits.append_p99_ms
     assert limits.round_trips_per_second > 0
     assert not list(tmp_path.iterdir())
+
+
+def test_appends_end_before_they_fill_a_file_system_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compat.bench.machine._MOST_BYTES", 10 * 4096)
+    monkeypatch.setattr(os, "fdatasync", lambda _: None)
+    assert len(machine._sync_times(tmp_path, 60, step=4096)) == 9
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
+        measure_limits(tmp_path, 0.05)
 
 
 def test_random_reads_are_of_different_pages_that_the_kernel_was_made_to_forget(
@@ -561,8 +579,8 @@ def test_an_earlier_run_of_another_load_is_pointed_out() -> None:
 def test_data_in_memory_is_pointed_out() -> None:
     found = run(outcome())
     assert "in memory" not in shown(found)
-    machine = msgspec.structs.replace(found.machine, file_system="tmpfs")
-    assert "data was in memory (tmpfs)" in shown(msgspec.structs.replace(found, machine=machine))
+    on_none = msgspec.structs.replace(found.machine, file_system="tmpfs")
+    assert "data was in memory (tmpfs)" in shown(msgspec.structs.replace(found, machine=on_none))
 
 
 def test_a_busy_machine_is_pointed_out() -> None:
@@ -800,6 +818,17 @@ def test_results_are_not_in_the_folder_of_the_servers_data(
     assert list(data.iterdir()) == []
     (file,) = (tmp_path / "results").iterdir()
     assert f"results: {file}" in done.stdout
+
+
+def test_the_folder_of_the_servers_data_may_be_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The servers run in folders of their own."""
+    monkeypatch.chdir(tmp_path)
+    with campaign.scratch_folder(Path("data")) as folder:
+        assert folder.is_absolute()
+        assert folder.parent == tmp_path / "data"
+    assert list((tmp_path / "data").iterdir()) == []
 
 
 # --- a tiny run ---

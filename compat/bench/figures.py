@@ -271,8 +271,11 @@ _CALM: Final = {"send.mean": Goal(ratio=1), "send.p99": Goal(ratio=1)}
 
 def goals(scenario: Scenario) -> dict[str, Goal]:
     """Return the goals of a scenario's figures, by the figures' keys."""
-    found = _goals_of_kind(scenario)
-    return {"rate": Goal(limit=_REACHED * scenario.rate), **found} if scenario.rate else found
+    # Refused sends are in no other figure, which would be better for them.
+    whole = {"refused": _NONE}
+    if scenario.rate:
+        whole["rate"] = Goal(limit=_REACHED * scenario.rate)
+    return whole | _goals_of_kind(scenario)
 
 
 def _goals_of_kind(scenario: Scenario) -> dict[str, Goal]:
@@ -296,7 +299,7 @@ def _goals_of_kind(scenario: Scenario) -> dict[str, Goal]:
                 "storm.stored": Goal(limit=10_000),
                 "send.p99": Goal(limit=50),
                 "firing.max": Goal(limit=100),
-                **{f"storm.{fault}": _NONE for fault in _FAULTLESS},
+                **{f"storm.{fault}": _NONE for fault in ("refused", *_FAULTLESS)},
                 **_FAULTLESS,
                 **_MEMORY,
             }

@@ -49,6 +49,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program in a folder, with `environment` added to the variables of this process.
 
+    Python programs import this project's modules from where those of this one are, wherever others are installed.
+
     The kernel kills the program when the *thread* that called this ends, for whatever reason. Start
     a program that must live long from a thread that lives as long.
     """
@@ -63,7 +65,7 @@ def start(
     return subprocess.Popen(
         [str(part) for part in command],
         cwd=folder,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, "PYTHONPATH": str(PROJECT), **(environment or {})},
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
@@ -92,7 +94,6 @@ def server(module: str, *arguments: object, output: Path) -> Iterator[Server]:
         process = start(
             [sys.executable, "-m", module, *map(str, arguments)],
             folder=output.parent,
-            environment={"PYTHONPATH": str(PROJECT)},
             stdout=out,
             stderr=subprocess.STDOUT,
         )

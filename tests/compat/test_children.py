@@ -55,6 +55,20 @@ def test_a_child_does_not_outlive_a_killed_parent(tmp_path: Path) -> None:
         time.sleep(0.01)
 
 
+def test_a_child_imports_the_project_of_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another checkout is installed: what is measured would be neither of them."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    child = children.start(
+        [sys.executable, "-c", "import compat; print(compat.__file__)"],
+        folder=tmp_path,
+        stdout=subprocess.PIPE,
+    )
+    said, _ = child.communicate(timeout=LIMIT_S)
+    assert Path(said.decode().strip()).parents[1] == Path(__file__).parents[2]
+
+
 def test_stop_asks_first(tmp_path: Path) -> None:
     child = children.start([sys.executable, "-c", "import time; time.sleep(600)"], folder=tmp_path)
     assert children.stop(child, LIMIT_S) == -signal.SIGTERM

@@ -17,7 +17,7 @@ from gateway.wire.commands import Command, CommandError, decode_command
 from gateway.wire.frames import FrameBuffer, FrameError
 from recording.format import Kind, read_capture
 
-TAG: Final = re.compile(rb"cmp[0-9]{3}x")
+TAG: Final = re.compile(rb"cmp[0-9]{3,}x")
 """Matches what `tag` returns."""
 
 

@@ -20,7 +20,7 @@ from compat import normal, runner
 from compat.command import compat
 from compat.comparison import Finding, compare, spoken
 from compat.differences import DIFFERENCES, number_of
-from compat.exchanges import Exchange, exchanges, tag
+from compat.exchanges import TAG, Exchange, exchanges, tag
 from compat.peers import Peer, built_in_pair
 from compat.report import difference_lines, summary, write
 from compat.report_docs import CLIENTS, DIFFERENCES_FILE, TABLES_FILE, tables
@@ -163,6 +163,12 @@ class TestComparison:
 
 
 class TestExchanges:
+    @pytest.mark.parametrize("number", [1, 999, 1_000])
+    def test_each_scenario_has_a_tag_that_is_found(self, number: int) -> None:
+        found = TAG.search(f"%RETRY%{tag(number)}g".encode())
+        assert found is not None
+        assert found[0].decode() == tag(number)
+
     def test_answers_are_paired_by_connection_and_number(self, tmp_path: Path) -> None:
         """Also one to a request that must not be answered."""
         file = tmp_path / "capture"

@@ -21,6 +21,8 @@ from gateway.wire.addresses import parse_address
 from gateway.wire.codes import RequestCode
 
 _LOOK_UPS: Final = 200
+_SURELY_FOUND: Final = 1_000
+"""With so many messages, 14 are expected on all pages together that are looked up; none there is no chance."""
 _HOUR_MS: Final = 3_600_000
 _ANSWER_LIMIT_S: Final = 60
 _TABLES: Final = "data.mdb"
@@ -82,6 +84,7 @@ def measure(
     chance = random.Random(count)
     now_ms = time.time_ns() // 1_000_000
     by_id = by_key = by_range = None
+    on_pages = 0
     if count:
         with connect(address) as client:
 
@@ -95,11 +98,15 @@ def measure(
                 _expect_one(page.messages)
 
             def find_page() -> None:
+                nonlocal on_pages
                 topic = filler.topic(chance.randrange(min(count, filler.TOPICS)))
                 begin = now_ms + filler.SOONEST_MS + chance.randrange(filler.SPAN_MS - _HOUR_MS)
-                look_up(client, topic=topic, begin=begin, end=begin + _HOUR_MS, limit=20)
+                page = look_up(client, topic=topic, begin=begin, end=begin + _HOUR_MS, limit=20)
+                on_pages += len(page.messages)
 
             by_id, by_key, by_range = (_time(one) for one in (find_id, find_key, find_page))
+        if count >= _SURELY_FOUND and not on_pages:
+            raise FillError("no page of a topic had a message")
     return Held(
         fill_seconds=fill_seconds,
         disk_bytes=disk_bytes,

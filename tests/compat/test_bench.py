@@ -17,9 +17,10 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -30,7 +31,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from compat import children
-from compat.bench import campaign, machine, recording, report, results, scenarios, systems, waiting
+from compat.bench import (
+    campaign,
+    holding,
+    machine,
+    recording,
+    report,
+    results,
+    scenarios,
+    systems,
+    waiting,
+)
 from compat.bench.command import bench, choose
 from compat.bench.figures import CPU, FIGURES, RATE, Goal, goals
 from compat.bench.holding import FillError
@@ -922,6 +933,21 @@ def test_filtered_pulls_that_wait_get_every_message_once(tmp_path: Path) -> None
     )
     assert found.firing is not None
     assert found.firing.min >= 0
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(10, False), (1_000, True)])
+def test_pages_without_messages_are_no_measurement(
+    monkeypatch: pytest.MonkeyPatch, count: int, is_told: bool
+) -> None:
+    def look_up(_: object, **asked: object) -> SimpleNamespace:
+        return SimpleNamespace(messages=[] if "begin" in asked else ["one"])
+
+    monkeypatch.setattr(holding, "connect", nullcontext)
+    monkeypatch.setattr(holding, "look_up", look_up)
+    facts: dict[str, Any] = {"start_seconds": 1, "fill_seconds": 1, "disk_bytes": 1}
+    expected = pytest.raises(FillError, match="no page") if is_told else nullcontext()
+    with expected:
+        holding.measure("127.0.0.1:1", count, **facts, disk_read=None)
 
 
 @contextmanager

@@ -9,6 +9,8 @@
 - the driver of the Go client, built by an installed Go with the modules in `clients/go/go.sum`; Go
   itself is not downloaded.
 
+The Python packages, too, are checked by SHA-256.
+
 `python -m compat.toolchain` gets all of it and shows its progress. Parts that are there already are
 kept, so a second call takes no time. Two processes may call it at once.
 """

@@ -12,7 +12,9 @@ from typing import Final
 from compat.toolchain.folder import TOOLS, ToolchainError, install, make_folder, say
 
 _PYTHON_CLIENT: Final = "rocketmq-client-python==2.0.0"
+_PYTHON_CLIENT_SHA256: Final = "692324adaa8107eebd0369117043871d90035ddb1562f9999c5681136f16f738"
 _LIBRARY_PACKAGE: Final = "rocketmq-python-cvs==2.1.0.3"
+_LIBRARY_PACKAGE_SHA256: Final = "99e4ce8008554a74193a3ad94b60f939a4666c48ffabbf4c4417a109daf1419d"
 _LIBRARY_SHA256: Final = "ed3fce39f2b926637637a2b8b9122799f207b0cdf98dbd9110505bf43170fa30"
 # The offset of DefaultMQPushConsumerImpl::shutdownMessageTraceInnerProducer() in the library. Without
 # tracing it follows a null pointer, so every shutdown of a consumer crashes. The patch makes it return
@@ -40,9 +42,9 @@ def cpp_client() -> Path:
 
     def make(folder: Path) -> None:
         say(f"Getting {_PYTHON_CLIENT} and a library for it")
-        install(_PYTHON_CLIENT, folder)
+        install(_PYTHON_CLIENT, folder, [_PYTHON_CLIENT_SHA256])
         with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
-            install(_LIBRARY_PACKAGE, Path(scratch))
+            install(_LIBRARY_PACKAGE, Path(scratch), [_LIBRARY_PACKAGE_SHA256])
             library = (Path(scratch) / "rocketmq/librocketmq.so").read_bytes()
         (folder / "rocketmq/librocketmq.so").write_bytes(without_crash(library))
 

@@ -6,6 +6,7 @@ import fcntl
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,13 +56,22 @@ def make_folder(name: str, stamp: str, make: Callable[[Path], None]) -> Path:
     return folder
 
 
-def install(requirement: str, target: Path) -> None:
-    """Install one Python package, without its dependencies, into a folder of its own."""
+def install(requirement: str, target: Path, sha256: Sequence[str]) -> None:
+    """Install one Python package, without its dependencies, into a folder of its own.
+
+    :param sha256: the digests of its files, of which pip takes the one for this machine; any other is refused.
+    """
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install")
-    run(
-        [*pip, "--no-deps", "--no-warn-script-location", "--target", str(target), requirement],
-        f"pip cannot install {requirement}",
-    )
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write(" ".join((requirement, *(f"--hash=sha256:{digest}" for digest in sha256))))
+        file.flush()
+        run(
+            [
+                *(*pip, "--no-deps", "--no-warn-script-location", "--target", str(target)),
+                *("--require-hashes", "--requirement", file.name),
+            ],
+            f"pip cannot install {requirement} as it was published",
+        )
 
 
 def run(
@@ -80,5 +90,5 @@ def run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
+        reason = (done.stderr.strip() or "no reason given").splitlines()[-1].strip()
         raise ToolchainError(f"{trouble}: {reason}")

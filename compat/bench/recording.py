@@ -19,10 +19,10 @@ from typing import Final, NamedTuple
 
 from compat import children
 from compat.bench.processes import usage
-from gateway.client import RemotingClient
+from gateway.client import RemotingClient, successful
 from gateway.wire.addresses import parse_address, show_address
 from gateway.wire.codes import RequestCode
-from gateway.wire.commands import encode_command
+from gateway.wire.commands import decode_command, encode_command
 from gateway.wire.frames import FrameBuffer
 
 _REQUESTS: Final = 20_000
@@ -52,7 +52,7 @@ def _serving(folder: Path, name: str, *flags: object) -> AbstractContextManager[
 
 
 async def _ask_many(address: Address) -> None:
-    """Send all requests, with several in flight."""
+    """Send all requests, with several in flight. Raises RefusalError if one is refused, which would take less time."""
     reader, writer = await asyncio.open_connection(*address)
     frames = FrameBuffer()
     body = b'{"clientID":"bench","consumerDataSet":[],"producerDataSet":[]}'.ljust(1024)
@@ -65,7 +65,9 @@ async def _ask_many(address: Address) -> None:
             data = await reader.read(1 << 20)
             if not data:
                 raise ConnectionError("the server closed the connection")
-            answered += len(frames.feed(data))
+            for frame in frames.feed(data):
+                successful(decode_command(frame))
+                answered += 1
 
 
 def _latency_us(address: Address) -> float:
@@ -74,8 +76,9 @@ def _latency_us(address: Address) -> float:
     with RemotingClient(*address) as client:
         for _ in range(_ONE_BY_ONE):
             began = time.perf_counter()
-            client.ask(RequestCode.HEART_BEAT, body=b'{"clientID":"bench"}')
+            answer = client.ask(RequestCode.HEART_BEAT, body=b'{"clientID":"bench"}')
             took.append(time.perf_counter() - began)
+            successful(answer)
     return median(took) * 1e6
 
 

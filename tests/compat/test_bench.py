@@ -67,7 +67,7 @@ from compat.bench.results import FORMAT, Held, Outcome, Results, ResultsError, S
 from compat.bench.scenarios import Scenario
 from compat.children import StartError
 from compat.real_broker import RealBrokerError
-from gateway.client import ClientError
+from gateway.client import ClientError, RefusalError
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import decode_command, encode_response
 from gateway.wire.frames import FrameBuffer
@@ -631,6 +631,22 @@ def test_a_server_that_says_no_more_ends_the_measurement() -> None:
 
     with pytest.raises(ConnectionError):
         asyncio.run(measure())
+
+
+def test_a_request_that_is_refused_is_not_counted_as_a_cheap_one() -> None:
+    class Refusing(socketserver.BaseRequestHandler):
+        """Refuses every request."""
+
+        def handle(self) -> None:
+            frames = FrameBuffer()
+            while data := self.request.recv(65_536):
+                for command in map(decode_command, frames.feed(data)):
+                    self.request.sendall(encode_response(command.opaque, ResponseCode.SYSTEM_BUSY))
+
+    with served(Refusing) as address, pytest.raises(RefusalError):
+        asyncio.run(recording._ask_many(address))
+    with served(Refusing) as address, pytest.raises(RefusalError):
+        recording._latency_us(address)
 
 
 # --- plots ---

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from compat.bench.figures import CPU, FIRING_FIGURES, HELD_FIGURES, RATE, RESOURCES, Figure
 from compat.bench.results import Results
@@ -84,11 +84,11 @@ def _firing(results: Results) -> Picture | None:
     for scenario, style in zip(chosen, styles * len(chosen), strict=False):
         for system, (title, colour) in _SYSTEMS.items():
             outcomes = results.of(scenario.name, system)
-            if not outcomes:
-                continue
             values = [figure.over(outcomes) for figure in _PERCENTILES]
             # A logarithmic axis cannot show zero.
-            heights = [max(value or 0, 0.5) for value in values]
+            heights = [max(value, 0.5) for value in values if value is not None]
+            if not heights:
+                continue
             label = f"{title}, {scenario.name}"
             axes.plot(range(len(heights)), heights, "o", ls=style, color=colour, ms=3, label=label)
     axes.set_yscale("log")
@@ -109,19 +109,21 @@ def _held(results: Results) -> Picture | None:
     picture = _new(10, 3.2)
     one, two, three = picture.subplots(1, 3)
     colour = _SYSTEMS["tidegate"][1]
-    numbers = [scenario.held for scenario in chosen]
-    for axes, figure in ((one, CPU), (two, RESOURCES[0])):
-        values = [figure.over(results.of(scenario.name, "tidegate")) for scenario in chosen]
-        axes.plot(numbers, [value or 0 for value in values], "o-", color=colour)
-        axes.set_ylabel(figure.label)
-    for figure in _READ_P99:
+
+    def line(axes: Axes, figure: Figure, **style: Any) -> None:
         points = [
             (scenario.held, value)
             for scenario in chosen
             if (value := figure.over(results.of(scenario.name, "tidegate"))) is not None
         ]
         if points:
-            three.plot([x for x, _ in points], [y for _, y in points], "o-", label=figure.label)
+            axes.plot([x for x, _ in points], [y for _, y in points], "o-", **style)
+
+    for axes, figure in ((one, CPU), (two, RESOURCES[0])):
+        line(axes, figure, color=colour)
+        axes.set_ylabel(figure.label)
+    for figure in _READ_P99:
+        line(three, figure, label=figure.label)
     if three.lines:
         three.legend(fontsize=7)
     for axes in (one, two, three):

@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -35,6 +36,7 @@ from compat.bench import (
     campaign,
     holding,
     machine,
+    plots,
     recording,
     report,
     results,
@@ -668,6 +670,20 @@ def test_plots_show_what_was_measured(tmp_path: Path) -> None:
 def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
     found = run(outcome(SENDS))
     assert [file.name for file in draw(found, tmp_path)] == ["rates.svg"]
+
+
+def test_what_failed_is_not_drawn_as_if_it_had_taken_nothing(tmp_path: Path) -> None:
+    lost = msgspec.structs.replace(outcome(LIFE), firing=None)
+    found = run(lost, outcome(LIFE, "rocketmq"), chosen=[LIFE])
+    pictures = {file.name: file.read_text() for file in draw(found, tmp_path)}
+    assert ">RocketMQ, life-1000-sync<" in pictures["firing.svg"]
+    assert ">Tidegate, life-1000-sync<" not in pictures["firing.svg"]
+    held = [scenarios.held(count) for count in (0, 1_000, 2_000)]
+    picture = plots._held(run(outcome(held[0]), outcome(held[2]), chosen=held))
+    assert picture is not None
+    for axes in picture.axes[:2]:
+        (line,) = axes.lines
+        assert np.asarray(line.get_xdata()).tolist() == [0, 2_000]
 
 
 # --- the results file ---

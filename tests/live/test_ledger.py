@@ -105,6 +105,16 @@ def test_a_run_that_shows_nothing_is_not_clean() -> None:
     assert "NEVER DONE: full disk" in str(without)
 
 
+def test_a_worker_that_nobody_killed_is_a_fault(tmp_path: Path) -> None:
+    site = Site(tmp_path, 2, "sync", has_own_disk=False)
+    killed = "worker 1 ended and is started again in 0.5 s: process ended by signal 9."
+    crashed = "worker 0 ended and is started again in 0.5 s: process ended with exit code 1."
+    site.gateway.log.write_text(f"worker 0 listens\n{killed}\n")
+    assert site.crashes() == set()
+    site.gateway.log.write_text(f"worker 0 listens\n{killed}\n{crashed}\n")
+    assert site.crashes() == {crashed}
+
+
 @pytest.mark.parametrize("error", [AssertionError, ClientError, ProcessLookupError, TimeoutError])
 def test_a_run_that_ends_early_says_why_in_a_line(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]

@@ -43,7 +43,7 @@ class Verdict(NamedTuple):
 
     @property
     def is_clean(self) -> bool:
-        """Whether no message was lost, early or doubled, although each harm was done and messages fired."""
+        """Whether there was no fault, although each harm was done and messages fired."""
         return self.fired > 0 and not self.undone and not any(self.faults.values())
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ def torture(
         aborted=len(ledger.aborted),
         moved=len(ledger.moved),
         refused=ledger.refused,
-        faults=ledger.faults(found),
+        faults={**ledger.faults(found), "workers ended by themselves": site.crashes()},
         harms=done,
         undone=[name for name in known if name not in done],
         own_memory=site.peak_own_memory,

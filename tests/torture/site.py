@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -28,6 +29,11 @@ PATIENCE_S: Final = 180
 
 _CLOCK_LIBRARY: Final = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 """From Debian's package libfaketime."""
+
+
+_ENDED: Final = "ended and is started again"
+_KILLED: Final = f"signal {int(signal.SIGKILL)}"
+"""What the leader logs of a worker that ended, and of the signal that ended it."""
 
 
 class Site:
@@ -118,6 +124,11 @@ class Site:
         return [
             message for number in range(self.workers) for message in read_all(self.connect(number))
         ]
+
+    def crashes(self) -> set[str]:
+        """Return the log's lines of workers that ended otherwise than by a harm's SIGKILL."""
+        lines = self.gateway.log.read_text(errors="replace").splitlines()
+        return {line for line in lines if _ENDED in line and _KILLED not in line}
 
     def wait_until_serving(self) -> None:
         """Return when every worker answers again; raise TimeoutError when that takes too long."""

@@ -17,15 +17,13 @@ from compat.clients.cpp import CppClient
 from compat.clients.driver import ClientFailure, Outgoing, Sent, until
 from compat.clients.java import JavaClient, Version
 from compat.java_tools import Mqadmin
+from compat.peers import TOLD_HOST
 from compat.real_broker import PATIENT, RealBroker
 from compat.recorder import Recorder
 from compat.toolchain.folder import PROJECT
 from recording.proxy import Route
 
 RECORDED: Final = PROJECT / "tests" / "wire" / "recorded"
-
-_TOLD_HOST: Final = "127.0.0.2"
-"""The host that clients are given for the servers. The recorder listens there instead."""
 
 _TOO_LONG_S: Final = 300 * 24 * 60 * 60
 """More than the three days that a real broker allows."""
@@ -155,9 +153,9 @@ SCRIPTS: Final[dict[str, Script]] = {
 
 def record(folder: Path) -> None:
     """Run all scripts against one real broker and write a capture for each."""
-    with RealBroker(advertised_host=_TOLD_HOST, settings=PATIENT) as broker:
+    with RealBroker(advertised_host=TOLD_HOST, settings=PATIENT) as broker:
         routes = [
-            Route(name, (_TOLD_HOST, port), ("127.0.0.1", port))
+            Route(name, (TOLD_HOST, port), ("127.0.0.1", port))
             for name, port in (("namesrv", broker.namesrv_port), ("broker", broker.port))
         ]
         for name, script in SCRIPTS.items():

@@ -141,10 +141,12 @@ class Dashboard(JavaTool):
         """Call a method of `MQAdminExt` and return its result as JSON types.
 
         If the method throws, the result is `{"refused": ...}` with the response code or the class of
-        the exception. Raises ToolError.
+        the exception. Raises ToolError, also if there is no such method: both servers would be alike.
         """
         answer = self._ask(msgspec.json.encode([method, *arguments]).decode())
         result: dict[str, Any] = msgspec.json.decode(to_json(answer.encode()))
+        if "refused" in result:
+            return {"refused": result["refused"]}
         if "said" in result:
-            return {"refused": result.get("refused", result["said"])}
+            raise ToolError(result["said"])
         return result.get("done")

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from compat.clients.driver import Driver, DriverError
-from compat.java_tools import Mqadmin
+from compat.java_tools import Dashboard, Mqadmin, ToolError
 from compat.toolchain.folder import ToolchainError
 
 ENDS_AT_A_REQUEST = """
@@ -79,3 +79,16 @@ def test_a_tool_that_does_not_start_leaves_nothing(
     with pytest.raises(ToolchainError), Mqadmin("127.0.0.1:1", ("access", "secret")):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_call_of_no_method_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both servers would seem to refuse it alike."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dashboard = Dashboard("127.0.0.1:1")
+    monkeypatch.setattr(
+        dashboard, "_ask", lambda _: '{"refused":17,"said":"MQClientException: no"}'
+    )
+    assert dashboard.call("examineTopicStats", "none") == {"refused": 17}
+    monkeypatch.setattr(dashboard, "_ask", lambda _: '{"said":"NoSuchMethodException: [x]"}')
+    with pytest.raises(ToolError, match="NoSuchMethodException"):
+        dashboard.call("x")

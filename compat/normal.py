@@ -152,7 +152,12 @@ def command(request: int, answer: Command) -> dict[str, Any]:
 
     A remark counts only with an error: no client reads the remark of a success.
     """
-    known: dict[str, Any] = {"ext": normal(answer.ext())}
+    known: dict[str, Any] = {
+        "version": answer.version,
+        "language": answer.language,
+        "flag": answer.flag,
+        "ext": normal(answer.ext()),
+    }
     if answer.is_response:
         known["code"] = answer.code
         if answer.code != 0:

@@ -119,6 +119,14 @@ class TestComparison:
         right = answered(310, encode_response(7, 0, ext={"a": "2"}))
         assert findings(left, right) == ["310/0/ext.a", "310/0/ext.b"]
 
+    def test_another_header(self) -> None:
+        """Java clients go by the version that a broker names: older ones know no SQL92."""
+        left, right = (
+            answered(34, encode_command(0, 7, flag=CommandFlag.RESPONSE, version=version), a="t")
+            for version in (513, 200)
+        )
+        assert findings(left, right) == ["34/0/version"]
+
     def test_another_code(self) -> None:
         left, right = (answered(310, encode_response(7, code)) for code in (0, 1))
         assert findings(left, right) == ["310/codes"]

@@ -211,10 +211,13 @@ def _run(
 
     A failed step does not end the run, because the results of the others have cost up to an hour.
     """
+    plan = campaign.steps(chosen, systems, repeat)
+    if not plan:
+        names = ", ".join(scenario.name for scenario in chosen)
+        raise click.UsageError(f"nothing to run: {names} would say nothing of {systems[0]}")
     # On SIGTERM, also stop the servers and remove their data.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     load.prepare()
-    plan = campaign.steps(chosen, systems, repeat)
     with campaign.scratch_folder(folder) as scratch, _progress(plan) as begin:
         found = campaign.gather(chosen, scratch)
         # Before the first step: a file that cannot be written must fail before the measuring.

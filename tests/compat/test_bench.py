@@ -793,6 +793,12 @@ def test_the_command_names_the_scenarios_it_knows() -> None:
     assert "sends-16-sync" in done.stderr
 
 
+def test_a_run_of_nothing_is_refused() -> None:
+    done = CliRunner().invoke(bench, ["--only", "rocketmq", "--scenario", "workers-2"])
+    assert done.exit_code == 2
+    assert "workers-1, workers-2 would say nothing of rocketmq" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize("flag", ["--data", "--output", "--plots"])
 def test_what_cannot_be_written_is_noticed_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str

@@ -41,6 +41,9 @@ _CHUNK: Final = 256 * 1024
 _IS_IT_ONE: Final = (
     "check that a gateway listens there for clients, and not for HTTP, and see its log"
 )
+_CERTIFICATE_REQUIRED: Final = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+"""The reason of an `SSLError`."""
+
 _WHAT_TO_DO: Final = {  # texts of a RocketMQ broker too
     "username cannot be null.": " Give a user's --access-key and --secret-key",
     "check signature failed.": " Check the --secret-key: it is not that of this user",
@@ -130,6 +133,11 @@ class RemotingClient:
             ) from None
         except OSError as error:
             self.close()
+            if getattr(error, "reason", None) == _CERTIFICATE_REQUIRED:
+                raise ClientError(
+                    f"{self._name} closed the connection: with TLS it lets in only clients that have a certificate "
+                    "(tls_client_ca), and this command has none; ask without TLS"
+                ) from None
             raise ClientError(
                 f"{self._name} closed the connection: {error.strerror or error}; {self._what_to_check}"
             ) from None

@@ -106,6 +106,18 @@ def test_the_command_line_over_tls(tmp_path: Path) -> None:
         assert "if it requires TLS, add --tls" in pending().stderr
 
 
+def test_the_command_line_where_clients_need_a_certificate(tmp_path: Path) -> None:
+    trusted = tmp_path / "ca.crt"
+    trusted.write_bytes(Authority().pem)
+    with (
+        GatewayProcess(tmp_path / "data", "--tls-client-ca", str(trusted)) as gateway,
+        pytest.raises(ClientError, match=r"only clients that have a certificate \(tls_client_ca\)"),
+    ):
+        RemotingClient("127.0.0.1", gateway.port, tls=tls_context(None)).ask(
+            RequestCode.GET_BROKER_CONFIG
+        )
+
+
 def test_tls_where_there_is_none(tmp_path: Path) -> None:
     with (
         GatewayProcess(tmp_path / "data", "--tls", "disabled") as gateway,

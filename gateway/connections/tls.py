@@ -185,9 +185,13 @@ class _Inside(Protocol):
         self._received(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        if isinstance(reason.value, SSL.Error):
-            failure = _reason(reason.value)
-            self.log.info("TLS with {peer} failed: {reason}", peer=self._peer, reason=failure)
+        log_failed_tls(self.log, self._peer, reason)
+
+
+def log_failed_tls(log: Logger, peer: str, reason: Failure) -> None:
+    """Log that a connection has ended because TLS failed, if that is its reason."""
+    if isinstance(reason.value, SSL.Error):
+        log.info("TLS with {peer} failed: {reason}", peer=peer, reason=_reason(reason.value))
 
 
 def _state(file: Path) -> tuple[int, int, int] | None:

@@ -21,10 +21,11 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
 from gateway.connections.goodbye import Goodbye
-from gateway.connections.tls import TlsLayers
+from gateway.connections.tls import TlsLayers, log_failed_tls
 from gateway.reactor import Reactor
 from gateway.settings.config import Config
 from gateway.web.site import BASE, Api, Bodies, BoundedRequest
+from gateway.wire.addresses import show_address, unmapped
 
 CONSOLE: Final = "gateway.console"
 """Package with the console's files; its page is served at `/`, its other files at `/console/`."""
@@ -72,6 +73,8 @@ class _Channel(HTTPChannel):
     fail with a traceback, lets nobody ask for more than is read, and waits a minute for a request, however it arrives.
     Of too long a line it says so.
     """
+
+    events = Logger()
 
     _is_dropped = False
     _is_refused = False
@@ -140,6 +143,8 @@ class _Channel(HTTPChannel):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
         self.requests.clear()
+        peer: Any = self.getPeer()  # type: ignore[no-untyped-call]
+        log_failed_tls(self.events, show_address(unmapped(peer.host), peer.port), reason)
 
 
 class _Site(Site):

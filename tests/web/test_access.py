@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 
 from gateway.process import StartError
 from gateway.settings.values import parse_host_port
@@ -367,3 +369,14 @@ def test_jobs_are_private(guarded: MemoryGateway) -> None:
     assert alice.get("/bulk")["jobs"] == []
     assert alice.refusal("GET", f"/bulk/{job['id']}")["status"] == 404
     assert alice.refusal("DELETE", f"/bulk/{job['id']}")["status"] == 404
+
+
+def test_why_tls_with_the_port_failed_is_logged(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(http=parse_host_port(HTTP_PORT), http_tls=True)
+    with capturedLogs() as events:
+        transport = HttpClient(gateway).connect()
+        transport.protocol.dataReceived(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        gateway.settle()
+    assert not transport.connected
+    told = [formatEvent(event) for event in events]
+    assert re.fullmatch(r"TLS with 127\.0\.0\.1:\d+ failed: http request", told[-1])

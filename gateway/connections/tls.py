@@ -99,7 +99,7 @@ class Certificates:
             self.log.info("read the certificate again: its files have changed")
 
     def _look(self) -> list[tuple[int, int, int] | None]:
-        """Return the state of the files; it differs when they have changed."""
+        """Return the state of the files; it differs when they, or who may read them, have changed."""
         return [_state(file) for file in self._files]
 
     def _load(self) -> SSL.Context:
@@ -199,7 +199,7 @@ def _state(file: Path) -> tuple[int, int, int] | None:
         status = file.stat()
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def _read(file: Path, parse: Callable[[bytes], _Parsed], setting: str) -> _Parsed:

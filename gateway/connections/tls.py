@@ -112,7 +112,7 @@ class Certificates:
         if self._certificate is None or self._key is None:
             chain, key = _self_signed()
         else:
-            chain = _read(self._certificate, load_pem_x509_certificates, "tls_certificate")
+            chain = _read(self._certificate, _certificates, "tls_certificate")
             holder = "tls_certificate" if self._key == self._certificate else "tls_key"
             key = _read(self._key, _private_key, holder)
             if chain[0].public_key() != key.public_key():
@@ -128,13 +128,25 @@ class Certificates:
             raise TlsError(
                 f"tls_certificate = {self._certificate} cannot be used: {_reason(error)}"
             ) from error
+        self._warn_of_times(chain[0])
         if self._clients is not None:
             trusted = context.get_cert_store()
-            for authority in _read(self._clients, load_pem_x509_certificates, "tls_client_ca"):
+            for authority in _read(self._clients, _certificates, "tls_client_ca"):
                 if trusted is not None:
                     trusted.add_cert(crypto.X509.from_cryptography(authority))
             context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT)
         return context
+
+    def _warn_of_times(self, certificate: x509.Certificate) -> None:
+        """Log if a certificate is not valid now. It is used all the same: RocketMQ's clients do not look by default."""
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        if not begin <= datetime.now(UTC) <= end:
+            self.log.warn(
+                "tls_certificate = {file} is valid from {begin} to {end} only: clients that check it refuse it",
+                file=str(self._certificate),
+                begin=begin.isoformat(),
+                end=end.isoformat(),
+            )
 
 
 class TlsLayers:
@@ -211,6 +223,13 @@ def _read(file: Path, parse: Callable[[bytes], _Parsed], setting: str) -> _Parse
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         reason = " ".join(str(error).split())[:200]
         raise TlsError(f"{setting} = {file} cannot be used: {reason}") from error
+
+
+def _certificates(data: bytes) -> list[x509.Certificate]:
+    """Return the certificates of a PEM file."""
+    if b" CERTIFICATE-----" not in data:
+        raise ValueError("there is no certificate in it")
+    return load_pem_x509_certificates(data)
 
 
 def _private_key(data: bytes) -> _Key:

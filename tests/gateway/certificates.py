@@ -32,12 +32,21 @@ class Authority:
         self.pem = self.certificate.public_bytes(Encoding.PEM)
 
     def issue(
-        self, folder: Path, name: str, *, password: bytes | None = None, rsa_bits: int | None = None
+        self,
+        folder: Path,
+        name: str,
+        *,
+        password: bytes | None = None,
+        rsa_bits: int | None = None,
+        days: tuple[int, int] = (-1, 1),
     ) -> Issued:
         """Return a certificate for this machine, as two files. Its key is an elliptic-curve key unless `rsa_bits` is
-        given."""
+        given.
+
+        :param days: when it begins and ends to be valid, counted from today.
+        """
         key = rsa.generate_private_key(65_537, rsa_bits) if rsa_bits else _curve_key()
-        certificate = self._sign(_name(name), key, self, is_authority=False)
+        certificate = self._sign(_name(name), key, self, days, is_authority=False)
         lock = BestAvailableEncryption(password) if password else NoEncryption()
         issued = Issued(folder / f"{name}.crt", folder / f"{name}.key")
         issued.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
@@ -45,7 +54,14 @@ class Authority:
         return issued
 
     @staticmethod
-    def _sign(name: x509.Name, key: _Key, by: Authority, *, is_authority: bool) -> x509.Certificate:
+    def _sign(
+        name: x509.Name,
+        key: _Key,
+        by: Authority,
+        days: tuple[int, int] = (-1, 1),
+        *,
+        is_authority: bool,
+    ) -> x509.Certificate:
         now = datetime.now(UTC)
         names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
         return (
@@ -54,8 +70,8 @@ class Authority:
             .issuer_name(by._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=1))
+            .not_valid_before(now + timedelta(days=days[0]))
+            .not_valid_after(now + timedelta(days=days[1]))
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
             # Clients on Python 3.13 and newer insist on these (VERIFY_X509_STRICT).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import ssl
 import weakref
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from OpenSSL import SSL
+from twisted.logger import capturedLogs
 
 from gateway.connections.tls import Certificates
 from gateway.process import StartError
@@ -275,6 +277,47 @@ def test_half_a_renewal_leaves_the_old_certificate(
     assert name_of(TlsClient(gateway, trusting(authority))) == "renewed"
 
 
+def test_a_key_that_was_unreadable_at_first(
+    make_gateway: MakeGateway,
+    authority: Authority,
+    issued: Issued,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who renews a certificate often forgets whom the key is for."""
+    gateway = make_gateway(**tls_settings(issued))
+    read = Path.read_bytes
+
+    def read_as_another_user(file: Path) -> bytes:
+        if file == issued.key and not file.stat().st_mode & 0o040:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read(file)
+
+    monkeypatch.setattr(Path, "read_bytes", read_as_another_user)
+    renewed = authority.issue(tmp_path, "renewed")
+    renewed.key.chmod(0o600)
+    issued.replace(renewed)
+    gateway.advance(2_000)
+    assert name_of(TlsClient(gateway, trusting(authority))) == "gateway"
+    issued.key.chmod(0o640)
+    gateway.advance(2_000)
+    assert name_of(TlsClient(gateway, trusting(authority))) == "renewed"
+
+
+def test_a_certificate_that_has_expired_is_told(
+    make_gateway: MakeGateway, authority: Authority, issued: Issued, tmp_path: Path
+) -> None:
+    """It is used: RocketMQ's clients do not look."""
+    gateway = make_gateway(**tls_settings(issued))
+    with capturedLogs() as events:
+        issued.replace(authority.issue(tmp_path, "old", days=(-9, -2)))
+        gateway.advance(2_000)
+        assert TlsClient(gateway, careless()).send_message().code == ResponseCode.SUCCESS
+    assert [event["file"] for event in events if "is valid from" in event["log_format"]] == [
+        str(issued.certificate)
+    ]
+
+
 def test_a_key_that_is_too_short(
     make_gateway: MakeGateway, authority: Authority, issued: Issued, tmp_path: Path
 ) -> None:
@@ -325,7 +368,8 @@ def test_files_that_keep_a_gateway_from_starting(
     wrong = tmp_path / "wrong.pem"
     settings: dict[str, Any] = {**tls_settings(issued), setting: wrong}
     config = Config(data=tmp_path / "data", **settings)
-    for reason in ("No such file", "cannot be used"):
+    missing = "there is no private key" if setting == "tls_key" else "there is no certificate"
+    for reason in ("No such file", f"cannot be used: {missing} in it"):
         with pytest.raises(StartError, match=reason) as error:
             Gateway(config, TurnReactor()).start()  # type: ignore[no-untyped-call]
         assert f"{setting} = {wrong}" in str(error.value)

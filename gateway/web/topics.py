@@ -14,6 +14,7 @@ from gateway.topics import Topic
 from gateway.web.endpoints import Asker, Fields, Shown
 from gateway.web.fields import Contains, Cursor, Limit, TopicName
 from gateway.web.turns import Turns, Work
+from gateway.wire.group_topics import RETRY_PREFIX
 from gateway.wire.pending_bodies import PauseAnswer, PausedTopic
 
 MAX_GROUPS_AT_A_TIME = 100
@@ -178,7 +179,7 @@ class Listings:
         progress = self._broker.store.progress.of_group(name.encode())
         topics = []
         queues = 0
-        for consumed in self._broker.topics_consumed_by(name):
+        for consumed in self._consumed_by(name):
             await work.step()
             topic = self._broker.topics.get(consumed)
             if topic is not None and not self._broker.clients.gave_up(name, topic.name):
@@ -193,6 +194,19 @@ class Listings:
             lag=sum(one.lag for one in topics),
             topics=topics,
         )
+
+    def _consumed_by(self, group: str) -> list[str]:
+        """Return the topics that a group consumes, and that of its retries if there are any: its members pull from that
+        only half a minute after the first message came back, and may be gone by then."""
+        consumed = self._broker.topics_consumed_by(group)
+        retries = self._broker.topics.get(RETRY_PREFIX + group)
+        if retries is None or retries.name in consumed:
+            return consumed
+        queues = self._broker.store.readable_queues(
+            retries.stored_name, retries.settings.read_queue_nums
+        )
+        has_any = any(queue.first < queue.visible for queue in queues)
+        return sorted([*consumed, retries.name]) if has_any else consumed
 
     async def _lag(
         self, group: str, topic: Topic, offsets: Mapping[int, int], work: Work

@@ -14,13 +14,14 @@ from gateway.web import topics, turns
 from gateway.web.endpoints import Asker
 from gateway.web.topics import GroupList, Listings, ListQuery, _page
 from gateway.web.turns import Turns
-from gateway.wire.codes import RequestCode
+from gateway.wire.codes import RequestCode, ResponseCode
 from storage.keys import queue_prefix
 from storage.paused import PausedTopics
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail, damaged_row
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.gateway.test_pop import pop_fields
+from tests.gateway.test_send_back import send_back
 from tests.gateway.tools import commit_offset, create_topic, ok, put_group
 from tests.web.http import HTTP_PORT, HttpClient
 
@@ -45,6 +46,29 @@ def test_how_far_groups_are(gateway: MemoryGateway, http: HttpClient) -> None:
     client.heartbeat("worker-1", "workers", {"bills": "*"})
     groups = {one["name"]: one for one in http.get("/groups")["groups"]}
     assert groups["workers"]["topics"] == []
+
+
+def test_what_came_back_to_a_group_that_is_gone_is_still_to_be_consumed(
+    gateway: MemoryGateway, http: HttpClient
+) -> None:
+    """Java's consumers pull from the topic of their retries only half a minute after that began."""
+    client = gateway.connect()
+    client.send_message("orders")
+    client.heartbeat("worker-1", "workers", {"orders": "*", "%RETRY%workers": "*"})
+    (message,) = client.pull("orders", 0, 0, group="workers", commit=1)
+    assert send_back(client, message, level=1).code == ResponseCode.SUCCESS
+    assert_lags(http, {"orders": 0})
+    gateway.advance(2_000)
+    assert_lags(http, {"orders": 0, "%RETRY%workers": 1})
+    client.transport.loseConnection()
+    gateway.settle()
+    assert_lags(http, {"orders": 0, "%RETRY%workers": 1})
+
+
+def assert_lags(http: HttpClient, lags: dict[str, int]) -> None:
+    (group,) = http.get("/groups", contains="workers")["groups"]
+    assert {one["topic"]: one["lag"] for one in group["topics"]} == lags
+    assert group["lag"] == sum(lags.values())
 
 
 def test_what_comes_back_to_groups_that_pop_is_still_to_be_consumed(

@@ -232,7 +232,11 @@ export function groups(place, parameters, go) {
         );
       }),
       !found.length &&
-        h("p", { class: "empty" }, contains ? "No consumer group's name contains this." : "No consumer groups."),
+        h(
+          "p",
+          { class: "empty" },
+          contains ? "No consumer group's name contains this." : "No consumer groups, or none that you may see.",
+        ),
     );
   }, complain);
 }

@@ -113,7 +113,7 @@ export function recurring(box) {
       rows,
       found.map(row),
       isMore && line("There are more: tidegate recurring list", "empty", COLUMNS.length),
-      !found.length && !isMore && line("No recurring messages.", "empty", COLUMNS.length),
+      !found.length && !isMore && line("No recurring messages, or none that you may see.", "empty", COLUMNS.length),
     );
   }, complain);
   return view;

@@ -151,7 +151,8 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
             if not isinstance(error, OSError | lmdb.Error):
                 raise
             # The disk of either folder may be full or failing.
-            raise StorageError(f"{data} could not be copied to {folder}: {error}") from error
+            reason = error.strerror or error if isinstance(error, OSError) else error
+            raise StorageError(f"{data} could not be copied to {folder}: {reason}") from error
         return made
 
 

@@ -263,7 +263,7 @@ def test_a_backup_that_is_cut_short_does_not_count(
 
     with monkeypatch.context() as patched:
         patched.setattr("storage.increments.sync", fail)
-        with pytest.raises(StorageError, match="No space left"):
+        with pytest.raises(StorageError, match=": No space left"):
             back_up_changes(folder.path, backups)
     assert len(read_chain(backups)) == 1
     # What a kill leaves.

@@ -117,19 +117,23 @@ def _repair(
     beside = f"{whole.name}.before-repair-"
     target = copy_to or whole.with_name(f"{beside}{moment}")
     try:
-        inspection.check_room(None if no_copy else target)
-        if not no_copy:
+        inspection.check_room(None)
+    except StorageError as error:
+        raise StorageError(
+            f"{error}; nothing was repaired: make room, or copy the folder to another disk and repair it there"
+        ) from error
+    if not no_copy:
+        try:
+            inspection.check_room(target)
             # The unfinished copies of killed repairs: no other repair is running on this folder.
             for left in whole.parent.glob(f".{escape(beside)}*.unfinished"):
                 shutil.rmtree(left, ignore_errors=True)
             inspection.copy(target)
-            tell(f"{target}: the folder before the repair")
-    except StorageError as error:
-        if no_copy:
-            raise
-        raise StorageError(
-            f"{error}; nothing was repaired: name another folder with --copy-to, or make no copy, with --no-copy"
-        ) from error
+        except StorageError as error:
+            raise StorageError(
+                f"{error}; nothing was repaired: name another folder with --copy-to, or make no copy, with --no-copy"
+            ) from error
+        tell(f"{target}: the folder before the repair")
     journal = data / f"repairs-{moment}.jsonl"
     done = inspection.repair(journal, _progress)
     if done.repairs != found.repairs:

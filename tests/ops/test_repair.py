@@ -255,6 +255,21 @@ def test_a_copy_that_cannot_be_made_is_no_repair(
     assert run("--data", tmp_path / "copy").exit_code == 4
 
 
+@pytest.mark.parametrize("flags", [(), ("--no-copy",)], ids=["copy", "no-copy"])
+def test_no_copy_elsewhere_is_advised_where_that_would_not_help(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    """The new file needs room beside the damaged one."""
+    gateway.stop()
+    overwrite(gateway.data, leaves_of(gateway.data, "messages")[0])
+    monkeypatch.setattr("storage.inspection.free_bytes", lambda _: 0)
+    done = run("--data", gateway.data, "--repair", "--yes", *flags)
+    assert done.exit_code == 1
+    assert str(done.exception).endswith(
+        "nothing was repaired: make room, or copy the folder to another disk and repair it there"
+    )
+
+
 def test_a_sound_folder_is_left_as_it_is(gateway: MemoryGateway) -> None:
     gateway.stop()
     before = (gateway.data / "data.mdb").read_bytes()

@@ -35,9 +35,10 @@ async function request(method, path, body) {
   }
   heardMs = Number(answer.headers.get("Tidegate-Now")) || heardMs;
   if (answer.status === 401) {
+    const { detail } = await answer.json().catch(() => ({}));
     // The user has given other credentials while this request was under way.
     if (credentials !== sessionStorage.getItem(KEY)) return request(method, path, body);
-    if (await logIn(answer.headers.get("WWW-Authenticate") ?? "")) return request(method, path, body);
+    if (await logIn(answer.headers.get("WWW-Authenticate") ?? "", detail)) return request(method, path, body);
     throw new Refused({ status: 401, detail: "You are not logged in: load the page again to do so." });
   }
   const data = await answer.json().catch(() => undefined);
@@ -53,8 +54,10 @@ async function request(method, path, body) {
 let asking;
 
 /** Asks for credentials, only once for all requests that wait for them, and returns whether the user gave them. A user
- * who closes the dialog is not asked again. */
-function logIn(challenge) {
+ * who closes the dialog is not asked again.
+ *
+ * @param why the refusal. It names the worker that refuses credentials that others know. */
+function logIn(challenge, why) {
   asking ??= new Promise((resolve) => {
     const byKey = challenge.includes("Basic");
     const name = h("input", { name: "username", autocomplete: "username", required: true });
@@ -83,7 +86,7 @@ function logIn(challenge) {
             given = true;
           },
         },
-        wrong && h("p", { class: "bad-text", role: "alert" }, "Wrong, or no longer valid."),
+        wrong && h("p", { class: "bad-text", role: "alert" }, `Wrong, or no longer valid: ${why ?? "401"}.`),
         byKey && field("Access key", name),
         field(byKey ? "Secret key" : "Token", secret, byKey ? undefined : "The token in the file that http_token_file names."),
         h("div", { class: "actions" }, h("button", { class: "main" }, "Log in")),

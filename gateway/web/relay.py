@@ -6,7 +6,7 @@ come from. So each worker admits or refuses them as if it had received them dire
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
@@ -190,15 +190,10 @@ class Relay:
         for name, reply in given.items():
             if reply.status < HTTPStatus.BAD_REQUEST:
                 continue
-            failure = refusal(reply)
             if may_lack and reply.status == HTTPStatus.NOT_FOUND:
-                refusals.append(failure)
-            elif found:
-                problem = failure.problem
-                detail = refused_by(name, problem.detail, done)
-                raise ApiError(HTTPStatus(problem.status), detail, problem.code)
+                refusals.append(refusal(reply))
             else:
-                raise failure
+                raise refusal(reply, name if found else None, done)
         if refusals and not found:
             raise refusals[0]
         return found
@@ -221,10 +216,15 @@ class Relay:
         return answer
 
 
-def refusal(reply: Reply) -> ApiError:
-    """Return a worker's refusal as an error with the same text."""
+def refusal(reply: Reply, by: str | None = None, done: Sequence[str] | None = None) -> ApiError:
+    """Return a worker's refusal as an error with the same text.
+
+    :param by: the worker, to be named where others have not refused.
+    :param done: see `refused_by`.
+    """
     problem = msgspec.json.decode(reply.body, type=Problem)
-    return ApiError(HTTPStatus(problem.status), problem.detail, problem.code)
+    detail = problem.detail if by is None else refused_by(by, problem.detail, done)
+    return ApiError(HTTPStatus(problem.status), detail, problem.code)
 
 
 def below(*segments: object) -> str:

@@ -28,7 +28,7 @@ from gateway.web.recurring import (
     RecurringSet,
     RuleQuery,
 )
-from gateway.web.relay import Relay, below, fields_of, refusal
+from gateway.web.relay import Relay, Reply, below, fields_of, refusal
 from gateway.web.sending import NewMessageBody, SentMessage
 from gateway.web.timeline import Timeline, TimelineQuery
 from gateway.web.topics import GroupList, ListQuery, TopicList, TopicQuery
@@ -238,19 +238,22 @@ class SharedLists:
         """Return the gateway's identity and health, and the name of your user."""
         each: dict[str, dict[str, object]] = {name: {} for name in self._relay.names}
         replies = await self._relay.replies(asker, "GET", "/status", each)
-        parts: dict[str, Status] = {}
+        known: list[Status] = []
+        refused: list[tuple[str, Reply]] = []
         reasons: list[str] = []
         for name, reply in replies.items():
             if reply is None:
                 reasons.append(f"{name} does not answer")
             elif reply.status != HTTPStatus.OK:
-                raise refusal(reply)
+                refused.append((name, reply))
             else:
-                parts[name] = part = msgspec.json.decode(reply.body, type=Status)
+                known.append(part := msgspec.json.decode(reply.body, type=Status))
                 reasons += [f"{name}: {reason}" for reason in part.reasons]
-        if not parts:
+        if refused:
+            name, answer = refused[0]
+            raise refusal(answer, name if known else None)
+        if not known:
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "no worker answers; ask again")
-        known = list(parts.values())
         return msgspec.structs.replace(
             known[0],
             broker=", ".join(self._relay.names),

@@ -1473,7 +1473,10 @@ def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
         assert browser.page.execute_script("return arguments[0].validity.patternMismatch", field)
         field.clear()
         field.send_keys("a-wrong-token-for-it", Keys.ENTER)
-        console.see("dialog [role=alert]", "Wrong, or")
+        console.see(
+            "dialog [role=alert]",
+            "Wrong, or no longer valid: the token of http_token_file is wrong.",
+        )
         console.see("dialog input").send_keys(TOKEN, Keys.ENTER)
         console.see(".caption", "0 due")
         # A request that was sent with the old token while the user typed the new one is sent again.

@@ -776,6 +776,22 @@ class TestWhoMay:
             answer = known.ask("GET", path, headers=hers)
             assert (answer.status, answer.json["messages"]) == (200, []), answer
 
+    @pytest.mark.parametrize("place", [0, 1])
+    @pytest.mark.parametrize("path", ["/status", "/topics"])
+    def test_the_worker_that_does_not_know_a_user_is_named(
+        self, guarded: Shared, place: int, path: str
+    ) -> None:
+        ok(
+            create_user(
+                SignedClient(guarded.workers[1 - place], ROOT, ROOT_KEY), "bob", password="his"
+            )
+        )
+        refused = guarded.ask("GET", API + path, headers={"Authorization": basic("bob", "his")})
+        assert refused.status == 401
+        assert refused.json["detail"].startswith(f"{NAMES[place]} refused: access key and secret")
+        nobody = guarded.ask("GET", API + path, headers={"Authorization": basic("eve", "hers")})
+        assert nobody.json["detail"].startswith("access key and secret"), "no worker knows her"
+
     def test_a_job_of_somebody_else_is_not_there(self, guarded: Shared) -> None:
         for worker in guarded.workers:
             root = SignedClient(worker, ROOT, ROOT_KEY)

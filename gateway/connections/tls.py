@@ -35,6 +35,13 @@ SELF_SIGNED_DAYS = 3_650
 CLOCKS_APART = timedelta(days=1)
 """How far a client's clock may be behind."""
 
+_VERDICTS = {
+    code: name.removeprefix("ERR_").replace("_", " ").lower()
+    for name, code in vars(SSL.X509VerificationCodes).items()
+    if name.startswith("ERR_")
+}
+"""Why OpenSSL refuses a certificate, by its number for that."""
+
 _Key = (
     rsa.RSAPrivateKey
     | ec.EllipticCurvePrivateKey
@@ -134,8 +141,16 @@ class Certificates:
             for authority in _read(self._clients, _certificates, "tls_client_ca"):
                 if trusted is not None:
                     trusted.add_cert(crypto.X509.from_cryptography(authority))
-            context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT)
+            context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, self._judged)
         return context
+
+    def _judged(self, _: object, certificate: object, code: int, depth: int, is_good: int) -> bool:
+        """Log why a client's certificate is refused; OpenSSL, which calls this, says afterwards only that it is."""
+        if not is_good:
+            self.log.info(
+                "the certificate of a client is refused: {reason}", reason=_VERDICTS.get(code, code)
+            )
+        return bool(is_good)
 
     def _warn_of_times(self, certificate: x509.Certificate) -> None:
         """Log if a certificate is not valid now. It is used all the same: RocketMQ's clients do not look by default."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from OpenSSL import SSL
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 
 from gateway.connections.tls import Certificates
 from gateway.process import StartError
@@ -359,6 +359,26 @@ def test_clients_need_a_certificate_when_told_so(
             context.load_cert_chain(certificate.certificate, certificate.key)
         with pytest.raises((ssl.SSLError, AssertionError)):
             TlsClient(gateway, context).send_message()
+
+
+def test_why_a_certificate_of_a_client_is_refused_is_logged(
+    make_gateway: MakeGateway, authority: Authority, issued: Issued, tmp_path: Path
+) -> None:
+    trusted = tmp_path / "authority.crt"
+    trusted.write_bytes(authority.pem)
+    gateway = make_gateway(**tls_settings(issued, tls_client_ca=trusted))
+    strange = Authority("other").issue(tmp_path, "strange")
+    for certificate, reason in (
+        (authority.issue(tmp_path, "old", days=(-9, -2)), "cert has expired"),
+        (strange, "unable to get issuer cert locally"),
+    ):
+        context = trusting(authority)
+        context.load_cert_chain(certificate.certificate, certificate.key)
+        with capturedLogs() as events, pytest.raises((ssl.SSLError, AssertionError)):
+            TlsClient(gateway, context).send_message()
+        told = [formatEvent(event) for event in events]
+        assert told[0] == f"the certificate of a client is refused: {reason}"
+        assert told[1].endswith("failed: certificate verify failed")
 
 
 @pytest.mark.parametrize("setting", ["tls_certificate", "tls_key", "tls_client_ca"])

@@ -354,12 +354,16 @@ def _age(file: Path) -> tuple[int, str]:
 
 
 def _adopt(left: Path) -> None:
-    """Give a file that a killed recorder left its final name. Its last record may be cut off."""
+    """Give a file that a killed recorder left its final name. Its last record may be cut off. One without records is
+    deleted: a recorder that is killed soon after each start would replace all recordings by such files."""
     # Not if another recorder is writing it, or has just renamed it.
     with suppress(FileNotFoundError, BlockingIOError):
         descriptor = os.open(left, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            left.rename(left.with_suffix(SUFFIX))
+            if os.fstat(descriptor).st_size > len(MAGIC):
+                left.rename(left.with_suffix(SUFFIX))
+            else:
+                left.unlink()
         finally:
             os.close(descriptor)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from recording import writer as module
-from recording.format import OPEN_SUFFIX, SUFFIX, Kind, Record, read_capture, run_of
+from recording.format import MAGIC, OPEN_SUFFIX, SUFFIX, Kind, Record, read_capture, run_of
 from recording.writer import CaptureWriter, Rotation
 from tests.recording.waiting import wait_until
 
@@ -223,6 +223,21 @@ def test_what_a_killed_recorder_left_is_kept(tmp_path: Path) -> None:
         second.record(1, Kind.FROM_CLIENT, FRAME)
     left.with_suffix(SUFFIX).unlink()
     assert len(frames(tmp_path)) == 2
+
+
+def test_recorders_that_are_killed_at_once_replace_no_recordings(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path, Rotation(file_bytes=1)) as writer:
+        for _ in range(3):
+            write(writer, FRAME)
+    recorded = files(tmp_path)
+    for beginning in (b"", MAGIC[:9], MAGIC):
+        left = tmp_path / f"20990101T000000Z-{len(beginning)}-00001{OPEN_SUFFIX}"
+        left.write_bytes(beginning)
+        with CaptureWriter(tmp_path, Rotation(keep=4)):
+            assert not left.exists()
+            assert files(tmp_path) == recorded
+        for ended in {*files(tmp_path)} - {*recorded}:
+            ended.unlink()
 
 
 def test_what_a_killed_recorder_left_is_another_ones_already(

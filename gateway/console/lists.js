@@ -173,7 +173,7 @@ const contents = (group) =>
                   h(
                     "span",
                     { class: "mono dim" },
-                    one.queues.map((queue) => `${queue.queue}: ${count(queue.lag)}`).join(" · "),
+                    queueLags(one.queues),
                   ),
                 ),
               ),
@@ -182,6 +182,13 @@ const contents = (group) =>
         ),
       ),
   );
+
+/** Returns the lag of each queue; of several workers, with the name of each before its queues. */
+function queueLags(queues) {
+  const isOne = queues.every(({ broker }) => broker === queues[0].broker);
+  const name = (queue, before) => (isOne || queue.broker === before?.broker ? "" : `${queue.broker} `);
+  return queues.map((queue, at) => `${name(queue, queues[at - 1])}${queue.queue}: ${count(queue.lag)}`).join(" · ");
+}
 
 export function groups(place, parameters, go) {
   const list = h("div");

@@ -62,8 +62,9 @@ class TopicList(Shown):
 
 
 class QueueLag(Shown):
-    """A group's progress in one queue."""
+    """A group's progress in one queue of a worker, which `broker` names."""
 
+    broker: str
     queue: int
     first: int
     end: int
@@ -221,7 +222,14 @@ class Listings:
             next_offset = max(offset, queue.first)
             lag = max(0, queue.visible - next_offset)
             queues.append(
-                QueueLag(queue=number, first=queue.first, end=queue.visible, offset=offset, lag=lag)
+                QueueLag(
+                    broker=self._broker.config.broker_name,
+                    queue=number,
+                    first=queue.first,
+                    end=queue.visible,
+                    offset=offset,
+                    lag=lag,
+                )
             )
             since_ms = store.stored_ms(queue, next_offset) if lag else None
             if since_ms is not None:

@@ -1397,6 +1397,8 @@ def test_that_there_are_more_groups_is_told_above_the_first_thousand(console: Co
     console.browser.page.execute_script(
         "const real = fetch, groups = Array.from({length: 1000}, (_, number) =>"
         "  ({name: `group-${number}`, lag: number, members: [], topics: []}));"
+        " const queues = [['a', 0], ['a', 1], ['b', 0]].map(([broker, queue]) => ({broker, queue, lag: 0}));"
+        " groups[0].topics = [{topic: 'shared', lag: 0, queues}];"
         " window.fetch = (path, asked) => path.includes('/groups') ?"
         "  Response.json({groups, cursor: 'more'}) : real(path, asked);"
         " location.hash = '#/groups'"
@@ -1404,6 +1406,8 @@ def test_that_there_are_more_groups_is_told_above_the_first_thousand(console: Co
     console.see("main .empty:first-child", "Only the first 1,000 by name")
     console.see("main .empty + details", "group-999")
     console.see("main details:last-child", "0 behind")
+    console.click("main details:last-child summary")
+    console.see("main details:last-child td", "a 0: 0 · 1: 0 · b 0: 0")
 
 
 def test_keys_lead_to_every_view(console: Console) -> None:

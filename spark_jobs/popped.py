@@ -44,10 +44,12 @@ _NO_END: Final = 1 << 62
 
 
 class _Place(NamedTuple):
-    """The place of a recorded popped message: the time of its pop, and its queue and offset."""
+    """The place of a recorded popped message: who popped it when, and the message's queue and offset."""
 
+    group: str
+    topic: str
+    """As `_real_topic` gives it."""
     pop_time: int
-    retried: str
     queue: int
     offset: int
 
@@ -56,11 +58,9 @@ def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...
     """Return tokens for the recorded pops, or changes of invisible times, that a request refers to."""
     try:
         if code in (RequestCode.ACK_MESSAGE, _CHANGE):
-            handle = parse_handle(ext.get("extraInfo", ""))
-            return (_token(handle.pop_time, handle.retried, handle.queue),)
+            return (_token(_place(ext, parse_handle(ext.get("extraInfo", "")))),)
         if code == RequestCode.BATCH_ACK_MESSAGE:
-            acks = parse_batch_acks(body)
-            return tuple({_token(one.pop_time, str(one.retried), one.queue) for one in acks})
+            return tuple({_token(_place_in(one)) for one in parse_batch_acks(body)})
     except (FieldError, ValueError):
         pass  # invalid, and sent as recorded
     return ()
@@ -68,21 +68,27 @@ def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...
 
 def ids_told(code: int, ext: Mapping[str, str], answer_ext: Mapping[str, str]) -> tuple[str, ...]:
     """Return the tokens, as in `ids_needed`, for the handles that a recorded answer makes."""
-    time = answer_ext.get("popTime", "0")
-    if code == RequestCode.POP_MESSAGE:
-        places = [part.split(" ") for part in answer_ext.get("startOffsetInfo", "").split(";")]
-        return tuple(_token(time, one[0], one[1]) for one in places if len(one) == 3)
-    if code == _CHANGE and time != "0":
-        try:
-            handle = parse_handle(ext.get("extraInfo", ""))
-        except FieldError:
-            return ()
-        return (_token(time, handle.retried, handle.queue),)
+    try:
+        time = int(answer_ext.get("popTime", "0"))
+        if code == RequestCode.POP_MESSAGE:
+            group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
+            parts = (part.split(" ") for part in answer_ext.get("startOffsetInfo", "").split(";"))
+            places = ((one[0], int(one[1])) for one in parts if len(one) == 3)
+            return tuple(
+                _token(_Place(group, _real_topic(topic, group, retried), time, queue, 0))
+                for retried, queue in places
+            )
+        if code == _CHANGE and time:
+            place = _place(ext, parse_handle(ext.get("extraInfo", "")))
+            return (_token(place._replace(pop_time=time)),)
+    except (FieldError, ValueError):
+        pass  # broken, and of no use
     return ()
 
 
-def _token(pop_time: int | str, retried: str, queue: int | str) -> str:
-    return f"pop {pop_time} {retried} {queue}"
+def _token(place: _Place) -> str:
+    """Return the same token for all messages of a queue that were popped together."""
+    return " ".join(("pop", *map(str, place[:-1])))
 
 
 class Receipts:
@@ -99,9 +105,9 @@ class Receipts:
         self._groups = groups
         self._new_id = new_id
         self._ids = Latest[_Place, tuple[str, str]](_MOST_POPPED)
-        """By recorded place: the message's topic, as in the request, and its recorded id."""
-        self._handles = Latest[tuple[str, str], Handle](_MOST_POPPED)
-        """By topic and new id: the latest handle that this run's pops got."""
+        """By recorded place: the message's topic, as in the pop, and its recorded id."""
+        self._handles = Latest[tuple[str, str, str], Handle](_MOST_POPPED)
+        """By group, topic, both by their new names, and new id: the latest handle that this run's pops got."""
 
     def answer(
         self,
@@ -117,49 +123,62 @@ class Receipts:
         if code == _CHANGE:
             self._changed(ext, recorded[0], replayed[0])
             return
-        topic = ext.get("topic", "")
+        group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
         for handle, message_id in _popped(*recorded):
-            self._ids[_place(handle)] = (topic, message_id)
+            real = _real_topic(topic, group, handle.retried)
+            place = _Place(group, real, handle.pop_time, handle.queue, handle.offset)
+            self._ids[place] = (topic, message_id)
         for handle, message_id in _popped(*replayed):
-            self._handles[self._topics.get(topic, topic), message_id] = handle
+            self._handles[(*self._renamed(group, topic), message_id)] = handle
 
-    def request(self, code: int, ext: dict[str, str], body: bytes, unmapped: list[str]) -> bytes:
+    def request(
+        self,
+        code: int,
+        recorded_ext: Mapping[str, str],
+        ext: dict[str, str],
+        body: bytes,
+        unmapped: list[str],
+    ) -> bytes:
         """Put this run's handles into a request and return its body.
 
-        :param ext: the fields of the recorded request, with topics and groups renamed; changed in place.
+        :param recorded_ext: the fields of the recorded request.
+        :param ext: the same, with topics and groups renamed; changed in place.
         """
         if code == RequestCode.BATCH_ACK_MESSAGE:
             return self._batch(body, unmapped)
         try:
-            recorded = parse_handle(ext.get("extraInfo", ""))
+            recorded = parse_handle(recorded_ext.get("extraInfo", ""))
         except FieldError:
             return body  # invalid, and sent as recorded
-        known = self._known(_place(recorded))
+        place = _place(recorded_ext, recorded)
+        known = self._known(place)
         if known is None:
             unmapped.append("extraInfo")
             return body
-        topic, handle = known
+        (group, topic, _), handle = known
         handle = handle._replace(broker_name=recorded.broker_name)
         if code == RequestCode.ACK_MESSAGE:
-            self._forget(_place(recorded))
-        is_back = handle.retried != NORMAL
+            self._forget(place)
         ext |= {
-            "topic": _back_topic(topic, ext.get("consumerGroup", ""), handle) if is_back else topic,
+            "topic": _real_topic(topic, group, handle.retried),
             "queueId": str(handle.queue),
             "offset": str(handle.offset),
             "extraInfo": handle.encode(),
         }
         return body
 
-    def _known(self, place: _Place) -> tuple[str, Handle] | None:
-        """Return the new name of the topic and this run's handle of a recorded message."""
+    def _renamed(self, group: str, topic: str) -> tuple[str, str]:
+        return self._groups.get(group, group), self._topics.get(topic, topic)
+
+    def _known(self, place: _Place) -> tuple[tuple[str, str, str], Handle] | None:
+        """Return this run's handle of a recorded message, with its key in `_handles`."""
         if place not in self._ids:
             return None
         topic, message_id = self._ids[place]
-        topic = self._topics.get(topic, topic)
+        names_now = self._renamed(place.group, topic)
         for one in (self._new_id(message_id), message_id):
-            if (topic, one) in self._handles:
-                return topic, self._handles[topic, one]
+            if (handle := self._handles.get((*names_now, one))) is not None:
+                return (*names_now, one), handle
         return None
 
     def _changed(
@@ -167,23 +186,19 @@ class Receipts:
     ) -> None:
         """Replace a message's handles by those with the times of the answers."""
         try:
-            place = _place(parse_handle(ext.get("extraInfo", "")))
+            place = _place(ext, parse_handle(ext.get("extraInfo", "")))
             known = self._known(place)
             if known is None:
                 return
-            topic, handle = known
-            _, message_id = self._ids[place]
+            key, handle = known
             self._ids[place._replace(pop_time=int(old["popTime"]))] = self._ids[place]
-            changed = handle._replace(
+            self._handles[key] = handle._replace(
                 pop_time=int(new["popTime"]),
                 invisible_time=int(new["invisibleTime"]),
                 revive_queue=int(new["reviveQid"]),
             )
         except (FieldError, KeyError, ValueError):
             return  # refused, or broken
-        new_id = self._new_id(message_id)
-        is_new = (topic, new_id) in self._handles
-        self._handles[topic, new_id if is_new else message_id] = changed
 
     def _batch(self, body: bytes, unmapped: list[str]) -> bytes:
         try:
@@ -194,9 +209,7 @@ class Receipts:
             return body  # invalid, and sent as recorded
         found: dict[tuple[object, ...], tuple[BatchAck, set[int]]] = {}
         for recorded, recorded_offset in each:
-            place = _Place(
-                recorded.pop_time, str(recorded.retried), recorded.queue, recorded_offset
-            )
+            place = _place_in(recorded)._replace(offset=recorded_offset)
             ack, offset = self._acked(recorded, place, unmapped)
             found.setdefault(msgspec.structs.astuple(ack), (ack, set()))[1].add(offset)
         whole["acks"] = [
@@ -209,18 +222,14 @@ class Receipts:
         self, recorded: BatchAck, place: _Place, unmapped: list[str]
     ) -> tuple[BatchAck, int]:
         """Return this run's acknowledgement for one recorded message, without its bit, and the offset."""
-        ack = msgspec.structs.replace(
-            recorded,
-            topic=self._topics.get(recorded.topic, recorded.topic),
-            group=self._groups.get(recorded.group, recorded.group),
-            bits="",
-        )
+        group, topic = self._renamed(recorded.group, recorded.topic)
+        ack = msgspec.structs.replace(recorded, topic=topic, group=group, bits="")
         known = self._known(place)
         if known is None:
             if "acks" not in unmapped:
                 unmapped.append("acks")
             return ack, place.offset
-        topic, handle = known
+        (_, topic, _), handle = known
         self._forget(place)
         ack = msgspec.structs.replace(
             ack,
@@ -238,16 +247,27 @@ class Receipts:
         """Forget a message that was acknowledged: no further request refers to it."""
         topic, message_id = self._ids.pop(place)
         for one in (self._new_id(message_id), message_id):
-            self._handles.pop((self._topics.get(topic, topic), one), None)
+            self._handles.pop((*self._renamed(place.group, topic), one), None)
 
 
-def _place(handle: Handle) -> _Place:
-    return _Place(handle.pop_time, handle.retried, handle.queue, handle.offset)
+def _place(ext: Mapping[str, str], handle: Handle) -> _Place:
+    """Return the place of the message of an acknowledgement with these fields."""
+    group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
+    return _Place(group, topic, handle.pop_time, handle.queue, handle.offset)
 
 
-def _back_topic(topic: str, group: str, handle: Handle) -> str:
-    """Return the retry topic of a message that was not acknowledged. The handle's kind selects the old or new name."""
-    if handle.retried == RETRIED:
+def _place_in(ack: BatchAck) -> _Place:
+    """Return the place of the first message that a part of a batch may acknowledge."""
+    topic = _real_topic(ack.topic, ack.group, str(ack.retried))
+    return _Place(ack.group, topic, ack.pop_time, ack.queue, ack.start_offset)
+
+
+def _real_topic(topic: str, group: str, retried: str) -> str:
+    """Return the topic in which a popped message is: that of the pop, or the one where a group's messages come back
+    that were not acknowledged, by its old or its new name (ExtraInfoUtil.getRealTopic)."""
+    if retried == NORMAL:
+        return topic
+    if retried == RETRIED:
         return retry_topic(topic, group)
     return f"{retry_topic('', group).removesuffix('_')}+{topic}"
 

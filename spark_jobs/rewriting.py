@@ -268,7 +268,7 @@ class Rewriter:
             if changed.get("bornTime", "0") != "0":
                 changed["bornTime"] = str(now_ms)
         elif code in popped.ACKS:
-            body = self._learned.popped.request(code, changed, body, unmapped)
+            body = self._learned.popped.request(code, ext, changed, body, unmapped)
         elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
             self._map_physical(changed, "offset", unmapped)
             if changed.get("originMsgId"):

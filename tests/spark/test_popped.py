@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from typing import Any
 
@@ -28,12 +29,14 @@ def send(client: MemoryClient, key: str, topic: str = "orders") -> None:
     client.send_message(topic, key, UNIQ_KEY=key)
 
 
-def batch_ack(client: MemoryClient, *texts: str) -> None:
+def batch_ack(
+    client: MemoryClient, *texts: str, group: str = "consumers", topic: str = "orders"
+) -> None:
     """Acknowledge as the Java client does for several messages of one queue that it popped together."""
     parts = [parse_handle(text) for text in texts]
     first = parts[0]
     bits = sum(1 << (one.offset - first.start_offset) for one in parts)
-    ack = {"c": "consumers", "t": "orders", "r": first.retried, "so": first.start_offset}
+    ack = {"c": group, "t": topic, "r": first.retried, "so": first.start_offset}
     ack |= {"q": first.queue, "rq": first.revive_queue, "pt": first.pop_time}
     ack |= {"it": first.invisible_time, "b": base64.b64encode(bits.to_bytes(4, "little")).decode()}
     body = json.dumps({"brokerName": "broker-a", "acks": [ack]}).encode()
@@ -131,6 +134,31 @@ def test_messages_are_acknowledged_on_another_connection(make_gateway: MakeGatew
     assert left(target, "orders", "consumers") == set()
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_each_group_acknowledges_what_it_has_popped(
+    make_gateway: MakeGateway, batched: bool
+) -> None:
+    """Both pop at the same time, from two topics whose messages have the same queue and offset."""
+    source, target = make_gateway(), make_gateway()
+    recorded = RecordedClient(source)
+    send(recorded, KEYS[0], "orders")
+    send(recorded, KEYS[1], "bills")
+    popped = []
+    for group, topic in itertools.product(("one", "two"), ("orders", "bills")):
+        fields = pop_fields(source, topic=topic, consumerGroup=group)
+        [text] = handles(recorded.ask(POP, fields))
+        popped.append((group, topic, text))
+    for group, topic, text in popped:
+        if batched:
+            batch_ack(recorded, text, group=group, topic=topic)
+        else:
+            recorded.ask(ACK, handle_fields(text, group, topic))
+    _, unmapped = replay(recorded.pairs, Rewriter(Rules("run", groups={"two": "second"})), target)
+    assert set(unmapped) == {()}
+    for group in ("one", "second"):
+        assert left(target, "orders", group) | left(target, "bills", group) == set()
+
+
 def test_what_the_run_did_not_pop_is_told(make_gateway: MakeGateway) -> None:
     recorded = consume(make_gateway())
     target = make_gateway()
@@ -154,12 +182,15 @@ def test_without_new_handles_it_would_all_come_back(make_gateway: MakeGateway) -
 
 def test_an_acknowledgement_waits_for_its_pop() -> None:
     answer = {"popTime": "77", "startOffsetInfo": "0 3 5;1 0 2", "msgOffsetInfo": "0 3 5,6;1 0 2"}
-    told = ids_told(POP, {}, answer)
-    assert ids_needed(ACK, {"extraInfo": "5 77 1000 0 0 broker-a 3 6"}, b"") == told[:1]
-    assert ids_needed(ACK, {"extraInfo": "2 77 1000 0 1 broker-a 0 2"}, b"") == told[1:]
-    changed = {"extraInfo": "5 77 1000 0 0 broker-a 3 6"}
+    told = ids_told(POP, {"consumerGroup": "consumers", "topic": "orders"}, answer)
+    changed = handle_fields("5 77 1000 0 0 broker-a 3 6")
+    assert ids_needed(ACK, changed, b"") == told[:1]
+    assert ids_needed(ACK, handle_fields("2 77 1000 0 1 broker-a 0 2"), b"") == told[1:]
+    for other in ({"group": "others"}, {"topic": "bills"}):
+        needed = ids_needed(ACK, handle_fields("5 77 1000 0 0 broker-a 3 6", **other), b"")
+        assert not set(needed) & set(told), "another pop in the same millisecond"
     [later] = ids_told(CHANGE, changed, {"popTime": "99"})
-    assert ids_needed(ACK, {"extraInfo": "5 99 1000 0 0 broker-a 3 6"}, b"") == (later,)
+    assert ids_needed(ACK, handle_fields("5 99 1000 0 0 broker-a 3 6"), b"") == (later,)
     assert ids_needed(ACK, {"extraInfo": "broken"}, b"") == ()
     assert ids_needed(BATCH_ACK, {}, b"broken") == ()
 

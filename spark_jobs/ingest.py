@@ -61,6 +61,7 @@ from spark_jobs.tables import (
     read_parquet,
     receipts,
     rows_in,
+    unreadable_in,
     write_file_counts,
 )
 from spark_jobs.tasks import in_tasks
@@ -73,9 +74,10 @@ PACKETS: Final = "packets"
 COMMIT_LOG: Final = "commitlog"
 
 MISSING: Final = "places where files are missing"
+_UNREADABLE: Final = "messages unreadable"
 LACKING: Final = (
     *(MISSING, "records that the recorder lost", "bytes that were not recorded"),
-    *("aside", "aside bytes", "messages unreadable"),
+    *("aside", "aside bytes", _UNREADABLE),
 )
 """Names of counts that show that a recording is incomplete."""
 
@@ -463,7 +465,7 @@ def _whole(source: Source) -> Part:
 def _counts(unfinished: Path, told: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, int]:
     """Sum the counts of a batch, write those of each file, and check them against the written rows.
 
-    :param told: the counts of files, and of the seams between their parts.
+    :param told: the counts of files, and of the seams between their parts; without what could not be read of messages.
     :raises JobError: if a frame is in no row, or in two.
     """
     by_file: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -471,6 +473,10 @@ def _counts(unfinished: Path, told: Iterable[tuple[str, Mapping[str, int]]]) -> 
     for file, counts in told:
         by_file[file].update(counts)
         total.update(counts)
+    for written in (unfinished / MESSAGES).glob("*.parquet"):
+        for file in unreadable_in(written):
+            by_file[file][_UNREADABLE] += 1
+            total[_UNREADABLE] += 1
     rows = sum(rows_in(file) for file in (unfinished / PAIRS).glob("*.parquet"))
     ends = 2 * total["paired"] + total["unanswered"] + total["unasked"]
     if ends + total["aside"] != total["frames"] or rows != ends - total["paired"]:

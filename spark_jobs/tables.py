@@ -215,6 +215,15 @@ def rows_in(file: Path) -> int:
     return rows
 
 
+def unreadable_in(messages_file: Path) -> list[str]:
+    """Return the recorded file of each event of a Parquet file of messages that tells of an unreadable body. Parts of
+    the file without such events are not read, as their statistics tell that."""
+    is_one = [("event", "=", messages.UNREADABLE)]
+    found = pq.read_table(messages_file, columns=["file"], filters=is_one, partitioning=None)
+    files: list[str] = found["file"].to_pylist()
+    return files
+
+
 def _messages(file: str, exchanges: Sequence[Exchange], levels: tuple[int, ...]) -> pa.RecordBatch:
     return messages.message_batch(
         event

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from gateway.wire.commands import encode_command, encode_response
 from spark_jobs.capture import FROM_CLIENT, FROM_SERVER, OPENED
 from spark_jobs.errors import JobError
 from spark_jobs.ingest import MISSING, batches, find_sources, ingest, read_table, totals
@@ -301,6 +302,30 @@ def test_a_commit_log_becomes_messages_and_damage_is_told(
     [damage] = messages.where("event = 'unreadable'").collect()
     assert damage["position"] == 0
     assert "the lengths in the record" in damage["reason"]
+
+
+def test_messages_of_a_capture_that_cannot_be_read_are_told(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Within a file, and with the answer in the next one. Without its deliveries, a message counts as lost."""
+    fields = {"consumerGroup": "consumers", "topic": "orders", "queueId": "0"}
+    first, second = (
+        (encode_command(11, number, ext=fields), encode_response(number, 0, body=b"no record"))
+        for number in (1, 2)
+    )
+    times = (1, 1, OPENED, b"a:1"), (2, 1, FROM_CLIENT, first[0]), (3, 1, FROM_SERVER, first[1])
+    (tmp_path / "run-00001.capture").write_bytes(
+        capture_bytes([*times, (4, 1, FROM_CLIENT, second[0])])
+    )
+    (tmp_path / "run-00002.capture").write_bytes(
+        capture_bytes([times[0], (5, 1, FROM_SERVER, second[1])])
+    )
+    tables = tmp_path / "tables"
+    done = ingest(spark, [tmp_path], tables, levels=DEFAULT_LEVELS)
+    assert done.counts["messages unreadable"] == 2
+    told = [dict(row["counts"]) for row in read_table(spark, tables, "file").collect()]
+    assert sum(one.get("messages unreadable", 0) for one in told) == 2
+    assert read_table(spark, tables, "messages").where("event = 'unreadable'").count() == 2
 
 
 def test_what_cannot_be_read_is_refused_in_one_line(spark: SparkSession, tmp_path: Path) -> None:

@@ -842,7 +842,8 @@ def test_a_replay_against_a_gateway(spark: SparkSession, tables: Path, tmp_path:
 
 def test_what_takes_something_from_others_is_not_sent() -> None:
     taking = re.compile(
-        r"DELETE|CLEAN|WIPE|RESET|ABORT|BULK|PAUSE_|RESUME|UPDATE_(USER|\w+_CONFIG)|(CREATE|UPDATE)_ACL"
+        r"DELETE|REMOVE|CLEAN|WIPE|RESET|ABORT|BULK|PAUSE_|RESUME|FORBIDDEN|\bSET_|SWITCH|"
+        r"UPDATE_(USER|\w+_CONFIG)|(CREATE|UPDATE)_ACL"
     )
     found = {code for code in RequestCode if taking.search(code.name)}
     from_servers = {RequestCode.RESET_CONSUMER_CLIENT_OFFSET}

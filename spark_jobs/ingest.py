@@ -137,11 +137,13 @@ class Ingested(NamedTuple):
 def find_sources(paths: Iterable[Path], passed_over: set[Path] | None = None) -> list[Source]:
     """Return the files of these paths, each once. Folders are searched recursively, in the order of names.
 
-    :param passed_over: receives the files in folders that are not read, with whole paths.
+    :param passed_over: receives the files in folders that are not read, and captures that are still being written, with
+        whole paths.
     :raises JobError: if a path does not exist or is a pipe, a file given by name is of no known kind, or a file is a
         capture of another format or a compressed recording.
     """
     found = []
+    passed_over = set() if passed_over is None else passed_over
     for path in paths:
         if path.is_dir():
             for file in sorted(_files_in(path)):
@@ -150,7 +152,7 @@ def find_sources(paths: Iterable[Path], passed_over: set[Path] | None = None) ->
                 kind = _kind(file) if is_whole else None
                 if kind is not None:
                     found.append(_source(file, kind))
-                elif passed_over is not None:
+                else:
                     passed_over.add(file.resolve())
         elif path.is_file():
             kind = _kind(path)
@@ -158,7 +160,10 @@ def find_sources(paths: Iterable[Path], passed_over: set[Path] | None = None) ->
                 raise JobError(f"{path} is empty: nothing was recorded")
             if kind is None:
                 raise JobError(f"{path} is no capture, no pcap or pcapng and no commit log file")
-            found.append(_source(path, kind))
+            if kind == CAPTURE and path.suffix == OPEN_SUFFIX:
+                passed_over.add(path.resolve())  # by its final name it would be read once more
+            else:
+                found.append(_source(path, kind))
         elif path.exists():
             raise JobError(f"{path} is a pipe or a device: give a file, as tasks read it in parts")
         else:

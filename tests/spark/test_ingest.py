@@ -353,7 +353,8 @@ def test_what_cannot_be_read_is_refused_in_one_line(spark: SparkSession, tmp_pat
 def test_a_capture_that_is_being_written_is_left_for_later(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """It is told, and so is what is no recording, or no more: damage may be at its beginning."""
+    """It is told, and so is what is no recording, or no more: damage may be at its beginning. A shell's pattern
+    may name it, too."""
     recordings = tmp_path / "recordings"
     recordings.mkdir()
     shutil.copy(RECORDED / "cpp.capture", recordings / "20260101T000000Z-abc-00001.capture")
@@ -363,6 +364,10 @@ def test_a_capture_that_is_being_written_is_left_for_later(
     assert [Path(source.path).suffix for source in find_sources([recordings])] == [".capture"]
     done = ingest(spark, [recordings], tmp_path / "tables", levels=DEFAULT_LEVELS)
     assert (done.files, done.being_written, done.others) == (1, 1, 2)
+    named = ingest(
+        spark, sorted(recordings.glob("*-abc-*")), tmp_path / "tables", levels=DEFAULT_LEVELS
+    )
+    assert (named.files, named.known, named.being_written, named.others) == (0, 1, 1, 0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

@@ -86,7 +86,13 @@ class Header(msgspec.Struct, gc=False):
     ext: dict[str, str] | None = msgspec.field(default=None, name="extFields")
 
 
-class _LooseHeader(Header, gc=False):
+class _FrameHeader(Header, gc=False):
+    """The header of a frame: whatever is null in it, it has a code."""
+
+    code: _Int32 = 0
+
+
+class _LooseHeader(_FrameHeader, gc=False):
     """A header as C++ clients write it, with numbers in place of text."""
 
     ext: dict[str, str | int] | None = msgspec.field(  # type: ignore[assignment]
@@ -94,7 +100,7 @@ class _LooseHeader(Header, gc=False):
     )
 
 
-_read_header = msgspec.json.Decoder(Header).decode
+_read_header = msgspec.json.Decoder(_FrameHeader).decode
 _read_loose = msgspec.json.Decoder(_LooseHeader).decode
 _NOTHING: Final = Header(None, 0, None, None, None, None, None)
 """Stands for the answer of a request without one."""

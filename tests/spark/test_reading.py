@@ -21,7 +21,7 @@ from recording.writer import CaptureWriter
 from spark_jobs.capture import Record, read_records
 from spark_jobs.commitlog import Found, read_log
 from spark_jobs.errors import Damage, JobError
-from spark_jobs.exchanges import Pairer
+from spark_jobs.exchanges import Pairer, decode_frame
 from spark_jobs.messages import asked_time
 from spark_jobs.seams import stitch
 from spark_jobs.sources import (
@@ -97,6 +97,15 @@ def test_a_number_that_is_used_again_is_paired_in_order(tmp_path: Path) -> None:
     )
     counts = read.counts
     assert (counts["paired"], counts["unanswered"], counts["unasked"]) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("fields", ['"a":"x"', '"a":1'])
+def test_a_request_whose_code_is_null_has_code_0(fields: str) -> None:
+    """As for a server. No plan of a replay could tell how many requests of no code there are."""
+    header = b'{"code":null,"opaque":1,"extFields":{%b}}' % fields.encode()
+    size = 4 + len(header)
+    found, _ = decode_frame(size.to_bytes(4, "big") + len(header).to_bytes(4, "big") + header)
+    assert (found.code, found.opaque) == (0, 1)
 
 
 def test_a_clock_that_goes_back_is_told(tmp_path: Path) -> None:

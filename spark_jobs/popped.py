@@ -55,40 +55,55 @@ class _Place(NamedTuple):
 
 
 def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...]:
-    """Return tokens for the recorded pops, or changes of invisible times, that a request refers to."""
-    try:
-        if code in (RequestCode.ACK_MESSAGE, _CHANGE):
-            return (_token(_place(ext, parse_handle(ext.get("extraInfo", "")))),)
-        if code == RequestCode.BATCH_ACK_MESSAGE:
-            return tuple({_token(_place_in(one)) for one in parse_batch_acks(body)})
-    except (FieldError, ValueError):
-        pass  # invalid, and sent as recorded
-    return ()
+    """Return tokens for the recorded changes of invisible times that a request may refer to."""
+    return tuple(map(_token, _places(code, ext, body)))
 
 
 def ids_told(code: int, ext: Mapping[str, str], answer_ext: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the tokens, as in `ids_needed`, for the handles that a recorded answer makes."""
-    try:
-        time = int(answer_ext.get("popTime", "0"))
-        if code == RequestCode.POP_MESSAGE:
-            group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
-            parts = (part.split(" ") for part in answer_ext.get("startOffsetInfo", "").split(";"))
-            places = ((one[0], int(one[1])) for one in parts if len(one) == 3)
-            return tuple(
-                _token(_Place(group, _real_topic(topic, group, retried), time, queue, 0))
-                for retried, queue in places
-            )
-        if code == _CHANGE and time:
-            place = _place(ext, parse_handle(ext.get("extraInfo", "")))
-            return (_token(place._replace(pop_time=time)),)
-    except (FieldError, ValueError):
-        pass  # broken, and of no use
-    return ()
+    """Return the token, as in `ids_needed`, for the handle that a recorded answer to such a change makes."""
+    changed = _changed_places(ext, answer_ext) if code == _CHANGE else ()
+    return tuple(_token(after) for _, after in changed)
 
 
 def _token(place: _Place) -> str:
-    """Return the same token for all messages of a queue that were popped together."""
-    return " ".join(("pop", *map(str, place[:-1])))
+    return " ".join(("popped", *map(str, place)))
+
+
+def _places(code: int, ext: Mapping[str, str], body: bytes) -> list[_Place]:
+    """Return the places of the messages that a recorded request is about; none if it is invalid."""
+    try:
+        if code in (RequestCode.ACK_MESSAGE, _CHANGE):
+            return [_place(ext, parse_handle(ext.get("extraInfo", "")))]
+        if code == RequestCode.BATCH_ACK_MESSAGE:
+            return [place for _, place in _acked_places(body)]
+    except (FieldError, BodyError, ValueError):
+        pass
+    return []
+
+
+def _acked_places(body: bytes) -> list[tuple[BatchAck, _Place]]:
+    """Return the messages of a batch of acknowledgements. Raises BodyError and ValueError."""
+    return [
+        (ack, _Place(ack.group, topic, ack.pop_time, ack.queue, offset))
+        for ack in parse_batch_acks(body)
+        for topic in (_real_topic(ack.topic, ack.group, str(ack.retried)),)
+        for offset in ack.offsets(_NO_END)
+    ]
+
+
+def _changed_places(
+    ext: Mapping[str, str], answer_ext: Mapping[str, str]
+) -> list[tuple[_Place, _Place]]:
+    """Return the place of a message before and after a change of its invisible time; nothing if that was refused."""
+    try:
+        time = int(answer_ext["popTime"])
+    except (KeyError, ValueError):
+        return []
+    return [(place, place._replace(pop_time=time)) for place in _places(_CHANGE, ext, b"")]
+
+
+_Key = tuple[str, str, str]
+"""Identifies a message in this run: group and topic, both by their new names, and id."""
 
 
 class Receipts:
@@ -106,30 +121,64 @@ class Receipts:
         self._new_id = new_id
         self._ids = Latest[_Place, tuple[str, str]](_MOST_POPPED)
         """By recorded place: the message's topic, as in the pop, and its recorded id."""
-        self._handles = Latest[tuple[str, str, str], Handle](_MOST_POPPED)
-        """By group, topic, both by their new names, and new id: the latest handle that this run's pops got."""
+        self._handles = Latest[_Key, Handle](_MOST_POPPED)
+        """The latest handles that this run's pops got."""
+        self._calls = Latest[_Key, list[Callable[[], None]]](_MOST_POPPED)
+        """What is called when a pop of this run gets a message."""
+
+    def expect(
+        self, code: int, ext: Mapping[str, str], recorded: tuple[Mapping[str, str], bytes]
+    ) -> None:
+        """Learn which messages recorded handles name, from the recorded answer to a pop or a change of an invisible
+        time.
+
+        :param ext: the fields of the recorded request.
+        """
+        if code == RequestCode.POP_MESSAGE:
+            group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
+            for handle, message_id in _popped(*recorded):
+                real = _real_topic(topic, group, handle.retried)
+                place = _Place(group, real, handle.pop_time, handle.queue, handle.offset)
+                self._ids[place] = (topic, message_id)
+        elif code == _CHANGE:
+            for before, after in _changed_places(ext, recorded[0]):
+                if before in self._ids:
+                    self._ids[after] = self._ids[before]
 
     def answer(
-        self,
-        code: int,
-        ext: Mapping[str, str],
-        recorded: tuple[Mapping[str, str], bytes],
-        replayed: tuple[Mapping[str, str], bytes],
+        self, code: int, ext: Mapping[str, str], replayed: tuple[Mapping[str, str], bytes]
     ) -> None:
-        """Learn handles from the answer to a pop, or to a change of an invisible time.
+        """Learn handles from this run's answer to a pop, or to a change of an invisible time.
 
         :param ext: the fields of the recorded request.
         """
         if code == _CHANGE:
-            self._changed(ext, recorded[0], replayed[0])
+            self._changed(ext, replayed[0])
             return
-        group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
-        for handle, message_id in _popped(*recorded):
-            real = _real_topic(topic, group, handle.retried)
-            place = _Place(group, real, handle.pop_time, handle.queue, handle.offset)
-            self._ids[place] = (topic, message_id)
+        names_now = self._renamed(ext.get("consumerGroup", ""), ext.get("topic", ""))
         for handle, message_id in _popped(*replayed):
-            self._handles[(*self._renamed(group, topic), message_id)] = handle
+            self._handles[(*names_now, message_id)] = handle
+            # A message that the replay did not send has its recorded id.
+            for one in (message_id, self._new_id(message_id)) if self._calls else ():
+                for call in self._calls.pop((*names_now, one), ()):
+                    call()
+
+    def missing(self, code: int, ext: Mapping[str, str], body: bytes) -> list[_Key]:
+        """Return those messages of a recorded acknowledgement that this run has not popped yet, or has popped only
+        before they came back."""
+        found = []
+        for place in _places(code, ext, body):
+            if place not in self._ids:
+                continue
+            topic, message_id = self._ids[place]
+            known = self._known(place)
+            if known is None or (known[1].retried == NORMAL) != (place.topic == topic):
+                found.append((*self._renamed(place.group, topic), self._new_id(message_id)))
+        return found
+
+    def call_when_popped(self, message: _Key, call: Callable[[], None]) -> None:
+        """Call a function when the next pop of this run gets one of the `missing` messages, if one does."""
+        self._calls.setdefault(message, []).append(call)
 
     def request(
         self,
@@ -170,7 +219,7 @@ class Receipts:
     def _renamed(self, group: str, topic: str) -> tuple[str, str]:
         return self._groups.get(group, group), self._topics.get(topic, topic)
 
-    def _known(self, place: _Place) -> tuple[tuple[str, str, str], Handle] | None:
+    def _known(self, place: _Place) -> tuple[_Key, Handle] | None:
         """Return this run's handle of a recorded message, with its key in `_handles`."""
         if place not in self._ids:
             return None
@@ -181,35 +230,29 @@ class Receipts:
                 return (*names_now, one), handle
         return None
 
-    def _changed(
-        self, ext: Mapping[str, str], old: Mapping[str, str], new: Mapping[str, str]
-    ) -> None:
-        """Replace a message's handles by those with the times of the answers."""
-        try:
-            place = _place(ext, parse_handle(ext.get("extraInfo", "")))
-            known = self._known(place)
-            if known is None:
+    def _changed(self, ext: Mapping[str, str], new: Mapping[str, str]) -> None:
+        """Replace a message's handle by the one with the times of the answer."""
+        for place in _places(_CHANGE, ext, b""):
+            if (known := self._known(place)) is None:
                 return
             key, handle = known
-            self._ids[place._replace(pop_time=int(old["popTime"]))] = self._ids[place]
-            self._handles[key] = handle._replace(
-                pop_time=int(new["popTime"]),
-                invisible_time=int(new["invisibleTime"]),
-                revive_queue=int(new["reviveQid"]),
-            )
-        except (FieldError, KeyError, ValueError):
-            return  # refused, or broken
+            try:
+                self._handles[key] = handle._replace(
+                    pop_time=int(new["popTime"]),
+                    invisible_time=int(new["invisibleTime"]),
+                    revive_queue=int(new["reviveQid"]),
+                )
+            except (KeyError, ValueError):
+                return  # refused, or broken
 
     def _batch(self, body: bytes, unmapped: list[str]) -> bytes:
         try:
-            acks = parse_batch_acks(body)
-            each = [(ack, offset) for ack in acks for offset in ack.offsets(_NO_END)]
+            each = _acked_places(body)
             whole = msgspec.json.decode(body)
         except (BodyError, ValueError, msgspec.DecodeError):
             return body  # invalid, and sent as recorded
         found: dict[tuple[object, ...], tuple[BatchAck, set[int]]] = {}
-        for recorded, recorded_offset in each:
-            place = _place_in(recorded)._replace(offset=recorded_offset)
+        for recorded, place in each:
             ack, offset = self._acked(recorded, place, unmapped)
             found.setdefault(msgspec.structs.astuple(ack), (ack, set()))[1].add(offset)
         whole["acks"] = [
@@ -254,12 +297,6 @@ def _place(ext: Mapping[str, str], handle: Handle) -> _Place:
     """Return the place of the message of an acknowledgement with these fields."""
     group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
     return _Place(group, topic, handle.pop_time, handle.queue, handle.offset)
-
-
-def _place_in(ack: BatchAck) -> _Place:
-    """Return the place of the first message that a part of a batch may acknowledge."""
-    topic = _real_topic(ack.topic, ack.group, str(ack.retried))
-    return _Place(ack.group, topic, ack.pop_time, ack.queue, ack.start_offset)
 
 
 def _real_topic(topic: str, group: str, retried: str) -> str:

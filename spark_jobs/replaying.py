@@ -434,7 +434,10 @@ class Player:
         body = row["body"] or b""
         needed = ids_needed(row["code"], ext, body) if self._teachers else ()
         waits = self._waits_for(needed)
+        if row["code"] in ACKS:
+            waits += self._waits_for_pops(row["code"], ext, body)
         answer = dict(row["answer_ext"] or ()), row["answer_body"] or b""
+        self._learned.popped.expect(row["code"], ext, answer)
         teaches = ids_told(row["code"], ext, *answer)
         for taught in teaches:
             self._teachers[taught] = result
@@ -521,6 +524,15 @@ class Player:
         """Return an event for each outstanding answer that has this run's values of these ids."""
         teachers = {id(one): one for name in needed if (one := self._teachers.get(name))}
         return [self._taught.setdefault(number, asyncio.Event()) for number in teachers]
+
+    def _waits_for_pops(
+        self, code: int, ext: Mapping[str, str], body: bytes
+    ) -> Iterator[asyncio.Event]:
+        """Yield an event for each popped message of a request that no pop of this run has got yet."""
+        for message in self._learned.popped.missing(code, ext, body):
+            event = asyncio.Event()
+            self._learned.popped.call_when_popped(message, event.set)
+            yield event
 
     def _has_taught(self, result: dict[str, Any], teaches: Collection[str]) -> None:
         """Note that a request will teach nothing more."""

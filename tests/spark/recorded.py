@@ -55,11 +55,8 @@ def replay(
         ext = dict(pair["ext"])
         changed = rewriter.request(pair["code"], ext, pair["body"], recorded_ms, gateway.now_ms)
         unmapped.append(changed.unmapped)
+        recorded = (dict(pair["answer_ext"]), pair["answer_body"])
+        rewriter.learned.popped.expect(pair["code"], ext, recorded)
         answer = client.ask(pair["code"], changed.ext, changed.body)
-        rewriter.answer(
-            pair["code"],
-            ext,
-            (dict(pair["answer_ext"]), pair["answer_body"]),
-            (answer.ext(), answer.body),
-        )
+        rewriter.answer(pair["code"], ext, recorded, (answer.ext(), answer.body))
     return client, unmapped

@@ -265,25 +265,6 @@ def test_a_reply_that_is_pushed_is_taken(
 
 
 TAKEN: Final = {
-    "a pop and its acknowledgement": (
-        asked(
-            0,
-            RequestCode.POP_MESSAGE,
-            {"topic": "orders"},
-            answer_code=0,
-            answer_ext=[
-                ("popTime", "77"),
-                ("startOffsetInfo", "0 3 5"),
-                ("msgOffsetInfo", "0 3 5"),
-            ],
-        ),
-        asked(
-            1,
-            RequestCode.ACK_MESSAGE,
-            {"topic": "orders", "extraInfo": "5 77 1000 0 0 broker-a 3 5", "queueId": "3"},
-        ),
-        "extraInfo",
-    ),
     "a pull and the return": (
         asked(
             0,
@@ -317,6 +298,42 @@ def test_what_became_of_a_message_is_told_after_the_answer_that_has_it(
     assert results[1]["sent_ns"] >= results[0]["answered_ns"] > results[2]["sent_ns"]
     assert [row["outcome"] for row in results.values()] == ["answered"] * 3
     assert results[1]["unmapped"] == field, "the answer of this run had no message"
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_an_acknowledgement_waits_until_a_pop_has_its_message(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    """A target that fires sooner gives it to another pop. It does not wait for ever."""
+    monkeypatch.setattr(replaying, "_TEACHING_S", LIMIT_S if comes else 0.3)
+    pop, ack = int(RequestCode.POP_MESSAGE), int(RequestCode.ACK_MESSAGE)
+    names = {"topic": "orders", "consumerGroup": "billing"}
+    popped = {
+        "popTime": "77",
+        "invisibleTime": "1000",
+        "reviveQid": "0",
+        "startOffsetInfo": "0 0 0",
+    }
+    body = log_bytes([("orders", b"late", "UNIQ_KEY\x01A\x02")])
+    first = asked(0, pop, names, answer_code=0, answer_ext=[*popped.items()], answer_body=body)
+    acknowledged = asked(1, ack, names | {"extraInfo": "0 77 1000 0 0 broker-a 0 0"})
+    second = asked(300, pop, names, answer_code=210, answer_ext=[])
+    own = log_bytes([("orders", b"late", f"UNIQ_KEY\x01{new_id('A', 'run')}\x02")])
+    nothing, found = {"code": 210}, {"code": 0, "ext": popped | {"popTime": "99"}, "body": own}
+    pops: list[dict[str, Any]] = [nothing, found if comes else nothing]
+
+    def answer(command: Command) -> bytes:
+        told = pops.pop(0) if command.code == pop else {"code": 0}
+        return encode_response(command.opaque, **told)
+
+    monkeypatch.setattr(server, "answer", answer)
+    rows = [first, acknowledged, sent(2, "B" * 32), second]
+    played = {row["position"]: row for row in play(server.address, tmp_path, rows)}
+    assert played[1]["sent_ns"] > played[2]["sent_ns"]
+    if comes:
+        assert played[1]["sent_ns"] >= played[300]["answered_ns"]
+        assert server.asked[-1].ext()["extraInfo"] == "0 99 1000 0 0 broker-a 0 0"
+    assert played[1]["unmapped"] == (None if comes else "extraInfo")
 
 
 def test_a_pull_waits_for_the_one_before_it(

@@ -622,7 +622,7 @@ def compare(
     """
     from spark_jobs.comparing import compare as run
     from spark_jobs.ingest import check_tables, read_table
-    from spark_jobs.replay import check_results, never_left, read_answers
+    from spark_jobs.replay import check_results, never_left
 
     if (recorded is None) == (baseline is None):
         raise click.UsageError("name what to compare with by one of --recorded and --baseline")
@@ -637,7 +637,7 @@ def compare(
         check_tables(recorded)
     spark = _session(options)
     notes: list[str] = []
-    results, sent_before = read_answers(spark, candidate)
+    results = _answers(spark, candidate, "candidate", notes)
     if recorded is not None:
         asked = read_table(spark, recorded, "pair").where("asked_ns is not null")
         asked = asked.join(results.select("file", "position"), ["file", "position"], "semi")
@@ -648,25 +648,15 @@ def compare(
         results = results.join(expected.select("file", "position"), ["file", "position"], "semi")
     else:
         assert baseline is not None
-        expected, before = read_answers(spark, baseline)
-        expected = _that_left(expected, "baseline", notes)
-        sent_before += before
+        expected = _answers_to_what_left(spark, baseline, "baseline", notes)
     again = None
     if noise is not None:
-        again, before = read_answers(spark, noise)
-        again = _that_left(again, "second run", notes)
-        sent_before += before
+        again = _answers_to_what_left(spark, noise, "second run", notes)
     if lacking := never_left(results):
         _note(
             notes,
             f"{lacking:,} requests of the candidate never left, as the target was not there: they count as not "
             "answered",
-        )
-    if sent_before:
-        _note(
-            notes,
-            f"{sent_before:,} requests were sent before a replay was interrupted: their answers are "
-            "not known, and they are left out",
         )
     with _shown("compare", spark, options):
         found = run(expected, results, again, ignored=ignore)
@@ -691,11 +681,28 @@ def compare(
         sys.exit(_FOUND_WRONG)
 
 
-def _that_left(results: DataFrame, run: str, notes: list[str]) -> DataFrame:
-    """Return the results of the requests that left, and say how many never did: the server has not answered these in
+def _answers(spark: SparkSession, folder: Path, run: str, notes: list[str]) -> DataFrame:
+    """Return the results of a replay, but for what it had sent before it was interrupted, which is told."""
+    from spark_jobs.replay import read_answers
+
+    results, sent_before = read_answers(spark, folder)
+    if sent_before:
+        _note(
+            notes,
+            f"{sent_before:,} requests of the {run} were sent before it was interrupted: their answers are not known, "
+            "and they are left out",
+        )
+    return results
+
+
+def _answers_to_what_left(
+    spark: SparkSession, folder: Path, run: str, notes: list[str]
+) -> DataFrame:
+    """Return the results of those requests that left, and say how many never did: the server has not answered these in
     any way."""
     from spark_jobs.replay import never_left
 
+    results = _answers(spark, folder, run, notes)
     if lacking := never_left(results):
         _note(
             notes,

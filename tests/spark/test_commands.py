@@ -426,7 +426,7 @@ def test_what_was_sent_before_or_never_left_is_not_judged(
     whole, gone_on = str(tmp_path / "whole"), str(tmp_path / "gone-on-with")
     assert status_of("compare", gone_on, "--baseline", whole, "--noise", f"{whole}-again") == 0
     said = capsys.readouterr().out
-    assert "1 requests were sent before a replay was interrupted" in said
+    assert "1 requests of the candidate were sent before it was interrupted" in said
     assert "2 answers compared: the same" in said
     assert "--noise" not in said
     watched = spark.createDataFrame([], messages.DDL)

@@ -82,6 +82,8 @@ class _Amount(click.FloatRange):
 _FOUND_WRONG: Final = 3
 _MOST: Final = 1_000_000_000
 """Seconds, and whatever else is a number in a flag, up to this have room in the 64 bits of a time in ns."""
+_LONGEST_SHOWN: Final = 120
+"""Characters of a value in a line; an answer may have megabytes."""
 _SOURCE: Final = _LocalPath(path_type=Path)
 # Whole paths, as a relative one with a colon would be an address to Spark, and its tasks may run in other folders.
 _FOLDER: Final = _LocalPath(path_type=Path, file_okay=False, resolve_path=True)
@@ -675,10 +677,19 @@ def compare(
         if one.verdict == "differs":
             click.echo(
                 f"  {one.code} {one.field}: {one.differ} of {one.answers}, such as "
-                f"{one.expected!r} and now {one.found!r} ({one.file} at {one.position})"
+                f"{_short(one.expected)} and now {_short(one.found)} ({one.file} at {one.position})"
             )
     if not found.is_same:
         sys.exit(_FOUND_WRONG)
+
+
+def _short(value: str | None) -> str:
+    """Return a value as a part of a line."""
+    return (
+        repr(value)
+        if value is None or len(value) <= _LONGEST_SHOWN
+        else f"{value[:_LONGEST_SHOWN]!r}..."
+    )
 
 
 def _answers(spark: SparkSession, folder: Path, run: str, notes: list[str]) -> DataFrame:

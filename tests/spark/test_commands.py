@@ -459,6 +459,22 @@ def test_what_was_sent_before_or_never_left_is_not_judged(
             assert note in (tmp_path / name).read_text()
 
 
+def test_a_difference_is_one_line_however_long_the_answers_are(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"file": "a", "position": 1, "code": 34, "feature": "clients", "answer_code": 0}
+    row |= {"outcome": "answered", "asked_ns": 1, "sent_ns": 2, "answer_remark": None}
+    bodies = {"before": b'{"table": "%b"}' % (b"x" * 5_000), "after": b"{}"}
+    for name, body in bodies.items():
+        table = pa.Table.from_pylist([row | {"answer_body": body}], schema=RESULTS)
+        spark.createDataFrame(table, DDL).write.parquet(str(tmp_path / name / "results"))
+    runs = (str(tmp_path / "after"), "--baseline", str(tmp_path / "before"))
+    assert status_of("compare", *runs) == 3
+    [line] = [one for one in capsys.readouterr().out.splitlines() if "34 body.table" in one]
+    assert len(line) < 300
+    assert line.endswith("... and now None (a at 1)")
+
+
 def test_two_replays_do_not_write_into_one_folder(
     spark: SparkSession, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,6 +82,9 @@ class Profile(msgspec.Struct, kw_only=True):
     languages: dict[str, int]
     codes: list[CodeFigures]
     topics: list[TopicFigures]
+    """Those with the most messages."""
+    more_topics: int = 0
+    """How many others there are."""
     delays: list[DelayFigures]
     hot_seconds: list[dict[str, int]]
     """The busiest seconds, in epoch seconds, with their numbers of requests."""
@@ -126,6 +129,7 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
         pending_at_most = _pending_at_most(timed)
     finally:
         timed.unpersist()
+    topics, more_topics = _topics(messages, sent)
     return Profile(
         seconds=seconds,
         connections=int(whole[3]),
@@ -144,7 +148,8 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
             for row in asked.groupBy(language.alias("language")).count().collect()
         },
         codes=_codes(asked, requests),
-        topics=_topics(messages, sent),
+        topics=topics,
+        more_topics=more_topics,
         delays=[
             DelayFigures(asked=row["asked"], delay=row["delay"], messages=row["count"])
             for row in delays
@@ -238,7 +243,8 @@ def _codes(asked: DataFrame, requests: int) -> list[CodeFigures]:
     ]
 
 
-def _topics(messages: DataFrame, sent: DataFrame) -> list[TopicFigures]:
+def _topics(messages: DataFrame, sent: DataFrame) -> tuple[list[TopicFigures], int]:
+    """Return the figures of the topics with the most messages, and how many others there are."""
     from pyspark.sql import functions as f
 
     out = sent.groupBy("topic").agg(
@@ -252,15 +258,8 @@ def _topics(messages: DataFrame, sent: DataFrame) -> list[TopicFigures]:
         .groupBy("topic")
         .agg(f.count("*").alias("delivered"), f.countDistinct("group").alias("groups"))
     )
-    rows: list[Any] = (
-        out.join(got, ["topic"], "full")
-        .fillna(0)
-        .orderBy(f.desc("sent"), f.desc("delivered"))
-        .limit(_TOPICS)
-        .collect()
-    )
-    return [
-        TopicFigures(**{name: row[name] for name in TopicFigures.__struct_fields__})
-        for row in rows
-        if row["topic"] is not None
-    ]
+    found = out.join(got, ["topic"], "full").where("topic is not null").fillna(0)
+    rows: list[Any] = found.orderBy(f.desc("sent"), f.desc("delivered")).limit(_TOPICS).collect()
+    more = found.count() - len(rows) if len(rows) == _TOPICS else 0
+    fields = TopicFigures.__struct_fields__
+    return [TopicFigures(**{name: row[name] for name in fields}) for row in rows], more

@@ -253,6 +253,9 @@ def _profile(found: Profile) -> Section:
                 topics,
             ),
         ],
+        [f"{found.more_topics:,} topics with fewer messages are not shown"]
+        if found.more_topics
+        else (),
     )
 
 

@@ -15,12 +15,13 @@ from pyspark.sql import SparkSession
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.commands import Command
 from gateway.wire.properties import find
-from spark_jobs import messages
+from spark_jobs import messages, profiling
 from spark_jobs.exchanges import DDL, ROWS
 from spark_jobs.firing import Verdict, verify
 from spark_jobs.ingest import read_table
 from spark_jobs.outcomes import at_brokers, outcomes
 from spark_jobs.profiling import Profile, profile
+from spark_jobs.reporting import sections
 from spark_jobs.rewriting import Rewriter, Rules, new_id
 from tests.gateway.memory import MemoryClient, MemoryGateway
 from tests.gateway.test_pop import ask_pop, pop_fields
@@ -447,6 +448,17 @@ def test_what_a_broker_keeps_in_its_log_for_itself_is_no_message(spark: SparkSes
     figures = profile(spark.createDataFrame([], DDL), events)
     assert (figures.sent, figures.delayed) == (1, 1)
     assert [one.topic for one in figures.topics] == ["orders"]
+
+
+def test_topics_that_a_profile_leaves_out_are_told(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiling, "_TOPICS", 1)
+    events = table(spark, sent("a", 1000), sent("b", 1000), sent("c", 1000) | {"topic": "bills"})
+    figures = profile(spark.createDataFrame([], DDL), events)
+    assert ([one.topic for one in figures.topics], figures.more_topics) == (["orders"], 1)
+    [section] = sections([("", figures)])
+    assert section.notes == ["1 topics with fewer messages are not shown"]
 
 
 def test_a_refused_send_is_no_message(spark: SparkSession) -> None:

@@ -167,7 +167,7 @@ def read_part(part: Part, folder: Path, levels: tuple[int, ...]) -> Receipt:
             if isinstance(record, Damage):
                 pairer.aside(record.position, None, record.size, record.reason)
             elif record[3] == OPENED or record[3] > FROM_SERVER:
-                _opening(record, part.run, pairer)
+                _take_event(record, part.run, pairer)
                 pairer.last_ns = record[1]  # as a part that begins after this record gets it
             else:
                 position, time_ns, number, kind, data = record
@@ -209,7 +209,8 @@ def read_packet_file(
     return writer.end(part.file, part.run, pairer)
 
 
-def _opening(record: Record, run: str, pairer: Pairer) -> None:
+def _take_event(record: Record, run: str, pairer: Pairer) -> None:
+    """Take a record that is no frame: the opening or the end of a connection, or what the recorder lost."""
     _, _, number, kind, data = record
     if kind == CLOSED:
         if pairer.connection(number) is None:  # all its frames are before this part

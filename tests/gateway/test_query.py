@@ -298,7 +298,9 @@ class TestView:
 
     def test_what_a_pull_gave(self, client: MemoryClient) -> None:
         client.send_batch((str(number), {}) for number in range(5))
-        for message in client.pull():
+        pulled = client.pull()
+        assert len(pulled) == 5
+        for message in pulled:
             viewed = decode_message(self.view(client, message.physical_offset).body)
             assert viewed == message
 

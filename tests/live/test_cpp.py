@@ -79,7 +79,7 @@ def test_levels_and_times_are_kept(cpp: CppClient, topic: str) -> None:
         Outgoing(topic=topic, body=b"past", properties={"TIMER_DELIVER_MS": "1000"}),
     ]
     all_sent(cpp.send_all(levels + times))
-    delays = {b"level-1": 1_000, b"level-2": 5_000, b"level-3": 10_000}
+    delays = {b"level-1": 1_000, b"level-2": 5_000}
     delays |= {b"ms": 1_300, b"sec": 2_000, b"at": 2_500, b"past": 0}
     received = consumer.wait_for(len(delays))
     assert bodies(received) == sorted(delays)

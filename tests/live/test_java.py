@@ -55,7 +55,7 @@ def test_a_topic_comes_to_be_with_its_first_message(java: JavaClient, topic: str
     assert bodies(java.consume(topic, f"G-{topic}").wait_for(1)) == [b"first"]
 
 
-def test_every_level_is_accepted_and_the_first_three_arrive_on_time(
+def test_every_level_is_accepted_and_the_first_two_arrive_on_time(
     java: JavaClient, topic: str
 ) -> None:
     java.create_topic(topic)
@@ -63,12 +63,11 @@ def test_every_level_is_accepted_and_the_first_three_arrive_on_time(
     begun = now_ms()
     messages = [Outgoing(topic=topic, body=b"%d" % level, level=level) for level in range(1, 19)]
     all_sent(java.send_all(messages))
-    received = consumer.wait_for(3)
-    assert bodies(received) == [b"1", b"2", b"3"]
-    delays = {b"1": 1_000, b"2": 5_000, b"3": 10_000}
+    received = consumer.wait_for(2)
+    assert bodies(received) == [b"1", b"2"]
+    delays = {b"1": 1_000, b"2": 5_000}
     for message in received:
         assert message.body is not None
-        assert message.received_ms is not None
         assert message.received_ms >= begun + delays[message.body]
         assert message.stored_ms >= message.born_ms + delays[message.body]
         assert message.properties["DELAY"] == message.body.decode()
@@ -93,7 +92,6 @@ def test_arbitrary_times_are_kept_to_the_millisecond(java: JavaClient, topic: st
     all_sent(java.send_all(messages))
     for message in consumer.wait_for(len(messages)):
         asked_ms = int(message.properties[ASKED])
-        assert message.received_ms is not None
         assert message.received_ms >= asked_ms
         assert message.stored_ms >= asked_ms
 
@@ -115,7 +113,6 @@ def test_relative_delays(java: JavaClient, topic: str) -> None:
     received = consumer.wait_for(len(messages))
     assert min(received, key=lambda message: message.stored_ms).body == b"past"
     for message in received:
-        assert message.received_ms is not None
         assert message.received_ms >= begun + delays.get(message.body or b"", 0)
 
 

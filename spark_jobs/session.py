@@ -55,6 +55,8 @@ def open_session(
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "4096")
         .config("spark.sql.execution.arrow.maxBytesPerBatch", str(_BATCH_BYTES))
+        # For error messages to name lines of code, Python tells Java at each step of a query where it is.
+        .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         # A task that runs twice would send its requests twice.
         .config("spark.speculation", "false")
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.commands import Command
 from storage.keys import id_key, queue_prefix
 from tests.gateway.faults import damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
+from tests.gateway.test_transactions import Half, begin, end
 from tests.gateway.tools import create_topic, ok
 
 
@@ -280,32 +281,17 @@ def test_survives_a_crash(gateway: MemoryGateway, client: MemoryClient) -> None:
     assert gateway.now_ms == START_MS + 500
 
 
-def send_half(client: MemoryClient, **properties: str) -> Command:
+def begun(client: MemoryClient, **properties: str) -> Half:
     """Send the first half of a transaction for the message H."""
-    half = {"UNIQ_KEY": "H", "KEYS": "k", "TRAN_MSG": "true", "PGROUP": "p", **properties}
-    return ok(client.send_message("orders", "half", half, fields={"sys_flag": 4}))
-
-
-def commit(client: MemoryClient, half: Command) -> None:
-    """Commit a transaction."""
-    ext = half.ext()
-    ended = {
-        "producerGroup": "p",
-        "tranStateTableOffset": ext["queueOffset"],
-        "commitLogOffset": str(int(ext["msgId"][-16:], 16)),
-        "commitOrRollback": "8",
-        "msgId": "H",
-        "fromTransactionCheck": "false",
-    }
-    ok(client.ask(RequestCode.END_TRANSACTION, ended))
+    return begin(client, "half", UNIQ_KEY="H", KEYS="k", **properties)
 
 
 def test_a_transaction_debounces_when_it_is_committed(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    half = send_half(client, TIDEGATE_DEBOUNCE="k", TIMER_DELAY_MS="500")
+    half = begun(client, TIDEGATE_DEBOUNCE="k", TIMER_DELAY_MS="500")
     debounced(client, "a", 9_000)
-    commit(client, half)
+    ok(end(client, half, SysFlag.TRANSACTION_COMMIT))
     assert [one["msgId"] for one in client.look_up()] == ["H"]
     assert debounced(client, "b", 700).ext()["replaced"] == "1"
     gateway.advance(1_000)
@@ -315,9 +301,9 @@ def test_a_transaction_debounces_when_it_is_committed(
 def test_what_was_sent_before_and_committed_after_the_last_one_is_replaced(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    half = send_half(client, TIMER_DELAY_MS="500")
+    half = begun(client, TIMER_DELAY_MS="500")
     debounced(client, "a", 500)
-    commit(client, half)
+    ok(end(client, half, SysFlag.TRANSACTION_COMMIT))
     assert debounced(client, "b", 500).ext()["replaced"] == "2"
     gateway.advance(500)
     assert bodies(client.pull()) == ["b"]

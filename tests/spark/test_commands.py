@@ -297,9 +297,7 @@ def test_a_result_has_the_mode_of_the_one_that_it_replaces(tmp_path: Path, mode:
     assert sorted(tmp_path.iterdir()) == [link, file]
 
 
-@pytest.mark.parametrize(
-    "name", ["monday 12:30", "für {a,b} [c]*", "mon [1] 12:30", "a\\b?:^ 5%/c:d"]
-)
+@pytest.mark.parametrize("name", ["monday 12:30", "für {a,b} [1]* a\\b?:^ 5%/c:d"])
 def test_a_folder_may_have_any_name(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -797,17 +795,20 @@ def test_the_same_traffic_in_two_recordings_is_told(
 ) -> None:
     """Examples are a proxy and the tap, or a file and its copy. Real clients never send the same request twice."""
     assert recorded_twice(read_table(spark, tables, "messages")) == 0
-    copy, both, found = tmp_path / "copy", tmp_path / "both", tmp_path / "found.json"
-    shutil.copytree(RECORDED, copy)
-    assert status_of("ingest", str(RECORDED), str(copy), "--out", str(both)) == 0
+    one = RECORDED / "cpp.capture"
+    copy, both, found = (tmp_path / name for name in ("copy.capture", "both", "found.json"))
+    shutil.copy(one, copy)
+    assert status_of("ingest", str(one), str(copy), "--out", str(both)) == 0
     accepted = "event = 'sent' and message_id is not null and answer_code = 0"
-    sends = read_table(spark, tables, "messages").where(accepted)
+    sent = read_table(spark, tables, "messages").where(accepted)
+    sends = sent.where(f"endswith(file, '{one.name}')").count()
+    assert sends > 0
     status_of("verify", str(both), "--json", str(found))
-    assert json.loads(found.read_text())["recorded_twice"] == sends.count()
+    assert json.loads(found.read_text())["recorded_twice"] == sends
     assert "which messages were doubled" in capsys.readouterr().out
     sent_again = ("replay", str(both), "--to", "127.0.0.1:1", "--out", str(tmp_path / "none"))
     assert status_of(*sent_again, "--dry-run") == 0
-    assert f"{sends.count()} sends are in two recordings" in capsys.readouterr().out
+    assert f"{sends} sends are in two recordings" in capsys.readouterr().out
 
 
 def test_tasks_without_a_connection_take_nothing_of_the_rate(

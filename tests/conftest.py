@@ -22,23 +22,34 @@ from tests.scratch import scratch_folder
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
-LONGEST_FIRST: Final = ("tests/spark", "tests/compat", "tests/live", "tests/web", "tests/ops")
-"""Folders whose tests mostly wait. What remains for the end is short, so that processes that share the tests by files
-end at about the same time."""
+COMPUTING: Final = ("tests/spark",)
+WAITING: Final = ("tests/compat", "tests/live", "tests/web", "tests/ops")
+"""Folders whose tests mostly wait."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> int:
-        folder = item.nodeid.partition("::")[0].rpartition("/")[0]
-        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
-
-    items.sort(key=place)
+    """Put files that compute and files that wait in turn, so that processes which share the tests by files use what the
+    others leave. What remains for the end is short, so that they end at about the same time."""
+    turns: dict[str, tuple[int, int]] = {}
+    for order, folders in enumerate((COMPUTING, WAITING)):
+        for folder in folders:
+            taken = sum(one == order for _, one in turns.values())
+            files = {
+                file: None for file in map(file_of, items) if file.rpartition("/")[0] == folder
+            }
+            turns |= {file: (turn, order) for turn, file in enumerate(files, taken)}
+    items.sort(key=lambda item: turns.get(file_of(item), (len(turns), 0)))
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
         if item.get_closest_marker("live"):
             # Other programs and other users of the machine affect these tests. The summary reports what was run again.
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def file_of(item: pytest.Item) -> str:
+    """Return the file of a test, as its id names it."""
+    return item.nodeid.partition("::")[0]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -70,7 +70,7 @@ def test_pending_and_abort(own_gateway: GatewayProcess) -> None:
     with own_gateway.client() as client:
         for number in range(25):
             assert send(client, f"ID{number:02}", now_ms() + 600_000)
-        assert send(client, "SOON", now_ms() + 2_000)
+        assert send(client, "SOON", now_ms() + 100)
     until(lambda: state_of(own_gateway, "SOON") == "fired", "the one for soon to fire")
     listed = tidegate(own_gateway, "pending", "--topic", "ledger", "--from", "now", "--to", "+1h")
     assert "ID00" in listed

@@ -106,7 +106,7 @@ class Pull:
         """Answer that there are no messages."""
         # No message that the filter rejects has woken this pull: skip them.
         self.offset = max(self.offset, self.queue.visible)
-        self._pulling.answer_nothing(self)
+        self._pulling.give_up(self)
 
     def fail(self, error: Exception) -> None:
         """See `Parked`."""
@@ -176,6 +176,17 @@ class Pulling:
             return True
         pull.offset = max(pull.offset, first)
         return self.deliver(pull)
+
+    def give_up(self, pull: Pull) -> None:
+        """Answer a pull that has waited in vain; to one that goes by a subscription that is gone, say that instead."""
+        fields: PullMessage = pull.call.fields
+        if not fields.sys_flag & PullSysFlag.SUBSCRIPTION:
+            try:
+                self._subscription(fields, may_broadcast=True)
+            except RequestError as error:
+                pull.fail(error)
+                return
+        self.answer_nothing(pull)
 
     def _is_outdated(self, pull: Pull) -> bool:
         """Whether a pull waits for what its group has subscribed to before, or its client: that one would drop what its

@@ -382,6 +382,24 @@ class TestDeadline:
         assert answer.ext()["nextBeginOffset"] == "0"
         assert len(gateway.service.broker.parked) == 0
 
+    @pytest.mark.parametrize(
+        ("tags", "code"),
+        [(None, ResponseCode.SUBSCRIPTION_NOT_EXIST), ("*", ResponseCode.PULL_NOT_FOUND)],
+    )
+    def test_of_a_group_that_has_left(
+        self, gateway: MemoryGateway, client: MemoryClient, tags: str | None, code: int
+    ) -> None:
+        """A pull that does not bring a filter goes by its group's."""
+        client.heartbeat("c1", subscriptions={"orders": "*"})
+        waiting = client.park(tags=tags)
+        leave = {"clientID": "c1", "consumerGroup": "consumers"}
+        ok(client.ask(RequestCode.UNREGISTER_CLIENT, leave))
+        assert client.answer(waiting) is None
+        gateway.advance(15_501)
+        answer = client.answer(waiting)
+        assert answer is not None
+        assert answer.code == code
+
     @pytest.mark.parametrize("wait_ms", [0, -1])
     def test_no_time_to_wait(self, client: MemoryClient, wait_ms: int) -> None:
         ext = client.pull_request(wait_ms=1) | {"suspendTimeoutMillis": str(wait_ms)}

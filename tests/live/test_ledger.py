@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 from click.testing import CliRunner
+from twisted.logger import ILogObserver, Logger, textFileLogObserver
 
 from gateway.client import ClientError
 from gateway.wire.messages import Message, decode_message, encode_message
@@ -113,6 +115,23 @@ def test_a_worker_that_nobody_killed_is_a_fault(tmp_path: Path) -> None:
     assert site.crashes() == set()
     site.gateway.log.write_text(f"worker 0 listens\n{killed}\n{crashed}\n")
     assert site.crashes() == {crashed}
+
+
+def test_a_traceback_in_the_log_is_a_fault(tmp_path: Path) -> None:
+    site = Site(tmp_path, 1, "sync", has_own_disk=False)
+    begin = "\tTraceback (most recent call last):\n\t    "
+    of_libfaketime = "time.sleep(seconds)\n\tbuiltins.OSError: [Errno 22] Invalid argument\n\t\n"
+    site.gateway.log.write_text(f"no room\nin main loop\n{begin}{of_libfaketime}all is well\n")
+    assert site.tracebacks() == set()
+    with site.gateway.log.open("a") as file:
+        log = Logger("torture", observer=cast(ILogObserver, textFileLogObserver(file)))
+        try:
+            raise OSError(22, "Invalid argument")
+        except OSError:
+            log.failure("request 310 failed")
+        log.error("no room")
+    (line,) = site.tracebacks()
+    assert line.endswith("request 310 failed")
 
 
 @pytest.mark.parametrize("error", [AssertionError, ClientError, ProcessLookupError, TimeoutError])

@@ -100,7 +100,11 @@ def torture(
         aborted=len(ledger.aborted),
         moved=len(ledger.moved),
         refused=ledger.refused,
-        faults={**ledger.faults(found), "workers ended by themselves": site.crashes()},
+        faults={
+            **ledger.faults(found),
+            "workers ended by themselves": site.crashes(),
+            "tracebacks": site.tracebacks(),
+        },
         harms=done,
         undone=[name for name in known if name not in done],
         own_memory=site.peak_own_memory,

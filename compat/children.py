@@ -38,6 +38,14 @@ class Server(NamedTuple):
     """The file with what it prints: its log, and why it ended."""
 
 
+def end_in_order() -> None:
+    """From now on let SIGTERM, and SIGHUP, as of a closed terminal, end this program as Ctrl-C does: what it started is
+    stopped, and its data removed. Under `nohup` SIGHUP stays ignored."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+
+
 def start(
     command: Sequence[str | Path],
     *,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ import rich_click as click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from compat import peers, report, report_docs, runner
+from compat import children, peers, report, report_docs, runner
 from compat.children import StartError
 from compat.clients.driver import DriverError
 from compat.peers import PeerError
@@ -81,8 +80,7 @@ def compat(
         ) from None
     if write_docs and left_out:
         raise click.UsageError(f"--write-docs takes a run of everything; {left_out[0]}")
-    # On SIGTERM, also stop the servers and clients and remove their data.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    children.end_in_order()
     try:
         outcomes, titles = _compare(runs, against, folder)
         report.show(console, outcomes, titles, left_out)

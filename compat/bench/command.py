@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ import rich_click as click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from compat import children
 from compat.bench import campaign, load, report, results, scenarios
 from compat.bench.campaign import Step
 from compat.bench.holding import FillError
@@ -215,8 +215,7 @@ def _run(
     if not plan:
         names = ", ".join(scenario.name for scenario in chosen)
         raise click.UsageError(f"nothing to run: {names} would say nothing of {systems[0]}")
-    # On SIGTERM, also stop the servers and remove their data.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    children.end_in_order()
     load.prepare()
     with campaign.scratch_folder(folder) as scratch, _progress(plan) as begin:
         found = campaign.gather(chosen, scratch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -126,8 +125,7 @@ def main() -> int:
     if options.out is not None and options.out.is_dir() and any(options.out.iterdir()):
         parser.error(f"{options.out} is not empty: name a new folder")
     folder = options.out or Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
-    # On SIGTERM, also stop the servers and clients.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    children.end_in_order()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         report = Demo(folder.resolve(), options.speed, options.master).run()

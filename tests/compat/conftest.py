@@ -10,7 +10,8 @@ import pytest
 
 @pytest.fixture
 def own_signals() -> Iterator[None]:
-    """Take back what a command does on SIGTERM, which is for the whole process."""
-    before = signal.getsignal(signal.SIGTERM)
+    """Take back what a command does on signals, which is for the whole process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -325,15 +325,16 @@ class TestCommand:
         assert (done.returncode, done.stdout) == (2, "")
         assert "no scenario 'nonsense'" in done.stderr
 
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
     @pytest.mark.usefixtures("own_signals")
-    def test_what_was_started_is_also_stopped_on_sigterm(
-        self, monkeypatch: pytest.MonkeyPatch
+    def test_what_was_started_is_also_stopped_on_other_signals(
+        self, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
     ) -> None:
         stopped = []
 
         def compare(*_: object) -> None:
             try:
-                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(number)
             finally:
                 stopped.append(True)
 

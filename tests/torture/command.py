@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import sys
 import time
 from collections import Counter
@@ -12,6 +11,7 @@ from typing import Final, NamedTuple
 
 import rich_click as click
 
+from compat import children
 from gateway.client import ClientError, RefusalError
 from tests.torture import harms
 from tests.torture.harms import Terms
@@ -162,8 +162,7 @@ def main(
     only then. A full disk needs root (a file system in memory is mounted), and a stepped clock needs Debian's
     libfaketime.
     """
-    # On SIGTERM, too, stop what was started and unmount the disk.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    children.end_in_order()
     chosen = random.randrange(1 << 32) if seed is None else seed
     click.echo(f"seed {chosen}, workers {workers}, flush {flush}, {minutes:g} min")
     harms.raise_file_limit(MAX_CONNECTIONS)

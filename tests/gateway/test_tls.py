@@ -342,31 +342,35 @@ def test_a_chain_and_a_key_in_one_file(make_gateway: MakeGateway, tmp_path: Path
     assert name_of(TlsClient(gateway, trusting(root))) == "gateway"
 
 
-def test_clients_need_a_certificate_when_told_so(
+@pytest.fixture
+def choosy(
     make_gateway: MakeGateway, authority: Authority, issued: Issued, tmp_path: Path
-) -> None:
+) -> MemoryGateway:
+    """A gateway that lets in only clients with a certificate of the authority."""
     trusted = tmp_path / "authority.crt"
     trusted.write_bytes(authority.pem)
-    gateway = make_gateway(**tls_settings(issued, tls_client_ca=trusted))
+    return make_gateway(**tls_settings(issued, tls_client_ca=trusted))
+
+
+def test_clients_need_a_certificate_when_told_so(
+    choosy: MemoryGateway, authority: Authority, tmp_path: Path
+) -> None:
     context = trusting(authority)
     known = authority.issue(tmp_path, "client")
     context.load_cert_chain(known.certificate, known.key)
-    assert TlsClient(gateway, context).send_message().code == ResponseCode.SUCCESS
+    assert TlsClient(choosy, context).send_message().code == ResponseCode.SUCCESS
     stranger = Authority("other").issue(tmp_path, "stranger")
     for certificate in (None, stranger):
         context = trusting(authority)
         if certificate is not None:
             context.load_cert_chain(certificate.certificate, certificate.key)
         with pytest.raises((ssl.SSLError, AssertionError)):
-            TlsClient(gateway, context).send_message()
+            TlsClient(choosy, context).send_message()
 
 
 def test_why_a_certificate_of_a_client_is_refused_is_logged(
-    make_gateway: MakeGateway, authority: Authority, issued: Issued, tmp_path: Path
+    choosy: MemoryGateway, authority: Authority, tmp_path: Path
 ) -> None:
-    trusted = tmp_path / "authority.crt"
-    trusted.write_bytes(authority.pem)
-    gateway = make_gateway(**tls_settings(issued, tls_client_ca=trusted))
     strange = Authority("other").issue(tmp_path, "strange")
     for certificate, reason in (
         (authority.issue(tmp_path, "old", days=(-9, -2)), "cert has expired"),
@@ -375,7 +379,7 @@ def test_why_a_certificate_of_a_client_is_refused_is_logged(
         context = trusting(authority)
         context.load_cert_chain(certificate.certificate, certificate.key)
         with capturedLogs() as events, pytest.raises((ssl.SSLError, AssertionError)):
-            TlsClient(gateway, context).send_message()
+            TlsClient(choosy, context).send_message()
         told = [formatEvent(event) for event in events]
         assert told[0] == f"the certificate of a client is refused: {reason}"
         assert told[1].endswith("failed: certificate verify failed")

@@ -74,10 +74,15 @@ def test_each_fault_is_noticed(found: list[Message], faults: dict[str, set[str]]
     assert {kind: ids for kind, ids in book.faults(found).items() if ids} == faults
 
 
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """A gateway that is not started."""
+    return Site(tmp_path, 2, "sync", has_own_disk=False)
+
+
 def test_a_sender_that_ended_before_its_time_is_no_clean_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = Site(tmp_path, 1, "sync", has_own_disk=False)
     monkeypatch.setattr(site, "_send", lambda seed, step: None)
     with pytest.raises(AssertionError, match="a sender ended before its time"), site.load(1):
         time.sleep(0.1)
@@ -107,8 +112,7 @@ def test_a_run_that_shows_nothing_is_not_clean() -> None:
     assert "NEVER DONE: full disk" in str(without)
 
 
-def test_a_worker_that_nobody_killed_is_a_fault(tmp_path: Path) -> None:
-    site = Site(tmp_path, 2, "sync", has_own_disk=False)
+def test_a_worker_that_nobody_killed_is_a_fault(site: Site) -> None:
     killed = "worker 1 ended and is started again in 0.5 s: process ended by signal 9."
     crashed = "worker 0 ended and is started again in 0.5 s: process ended with exit code 1."
     site.gateway.log.write_text(f"worker 0 listens\n{killed}\n")
@@ -117,8 +121,7 @@ def test_a_worker_that_nobody_killed_is_a_fault(tmp_path: Path) -> None:
     assert site.crashes() == {crashed}
 
 
-def test_a_traceback_in_the_log_is_a_fault(tmp_path: Path) -> None:
-    site = Site(tmp_path, 1, "sync", has_own_disk=False)
+def test_a_traceback_in_the_log_is_a_fault(site: Site) -> None:
     begin = "\tTraceback (most recent call last):\n\t    "
     of_libfaketime = "time.sleep(seconds)\n\tbuiltins.OSError: [Errno 22] Invalid argument\n\t\n"
     site.gateway.log.write_text(f"no room\nin main loop\n{begin}{of_libfaketime}all is well\n")
@@ -155,8 +158,7 @@ def test_a_wrong_extent_is_refused_before_anything_is_started(wrong: tuple[str, 
     assert wrong[0] in done.stderr
 
 
-def test_nobody_sends_any_more_after_a_harm_that_failed(tmp_path: Path) -> None:
-    site = Site(tmp_path, 1, "sync", has_own_disk=False)
+def test_nobody_sends_any_more_after_a_harm_that_failed(site: Site) -> None:
     before = threading.active_count()
     during = []
     with suppress(ZeroDivisionError), site.load(2):

@@ -32,12 +32,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     others leave. What remains for the end is short, so that they end at about the same time."""
     turns: dict[str, tuple[int, int]] = {}
     for order, folders in enumerate((COMPUTING, WAITING)):
-        for folder in folders:
-            taken = sum(one == order for _, one in turns.values())
-            files = {
-                file: None for file in map(file_of, items) if file.rpartition("/")[0] == folder
-            }
-            turns |= {file: (turn, order) for turn, file in enumerate(files, taken)}
+        files = dict.fromkeys(
+            file
+            for folder in folders
+            for file in map(file_of, items)
+            if file.rpartition("/")[0] == folder
+        )
+        turns |= {file: (turn, order) for turn, file in enumerate(files)}
     items.sort(key=lambda item: turns.get(file_of(item), (len(turns), 0)))
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):

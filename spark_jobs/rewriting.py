@@ -224,7 +224,7 @@ class Rewriter:
 
     def __init__(self, rules: Rules, learned: Learned | None = None) -> None:
         self._rules = rules._replace(topics=_renamed_topics(rules))
-        self.learned = learned or Learned(rules)
+        self._learned = learned or Learned(rules)
         self._offsets = Latest[tuple[str, str, int], int](_MOST_KNOWN)
         self._physical = Latest[int, int](_MOST_KNOWN)
         self._handles = Latest[str, str](_MOST_KNOWN)
@@ -275,7 +275,7 @@ class Rewriter:
             if changed.get("bornTime", "0") != "0":
                 changed["bornTime"] = str(now_ms)
         elif code in popped.ACKS:
-            body = self.learned.popped.request(code, ext, changed, body, unmapped)
+            body = self._learned.popped.request(code, ext, changed, body, unmapped)
         elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
             self._map_physical(changed, "offset", unmapped)
             if changed.get("originMsgId"):
@@ -284,7 +284,7 @@ class Rewriter:
             self._map_physical(changed, "offset", unmapped)
         elif code == RequestCode.END_TRANSACTION:
             ended = ext.get("msgId", "") or ext.get("transactionId", "")
-            known = self.learned.transactions.get(ended)
+            known = self._learned.transactions.get(ended)
             if known is None:
                 unmapped.append("transactionId")
             else:
@@ -309,22 +309,22 @@ class Rewriter:
         (old, old_body), (new, new_body) = recorded, replayed
         if code in SENDS:
             for name, own, shared in (
-                ("recallHandle", self._handles, self.learned.handles),
-                ("msgId", self._ids, self.learned.ids),
+                ("recallHandle", self._handles, self._learned.handles),
+                ("msgId", self._ids, self._learned.ids),
             ):
                 if name in old and name in new:
                     own[old[name]] = shared[old[name]] = new[name]
             places = [_physical_of(answer.get("msgId", "")) for answer in (old, new)]
             for physical, now_at in zip(*places, strict=False):
-                self._physical[physical] = self.learned.physical[physical] = now_at
+                self._physical[physical] = self._learned.physical[physical] = now_at
             is_half = find(ext.get("i", ext.get("properties", "")), names.TRAN_MSG) is not None
             if is_half and "transactionId" in old and "transactionId" in new and "msgId" in new:
                 found = {"transactionId": new["transactionId"], "msgId": new["transactionId"]}
                 found["tranStateTableOffset"] = new.get("queueOffset", "0")
                 found["commitLogOffset"] = str(places[1][0] if places[1] else 0)
-                self.learned.transactions[old["transactionId"]] = found
+                self._learned.transactions[old["transactionId"]] = found
         elif code in popped.TELLING:
-            self.learned.popped.answer(code, ext, replayed)
+            self._learned.popped.answer(code, ext, replayed)
         elif code in PULLS:
             place = (ext.get("topic", ""), ext.get("queueId", ""))
             self._learn_offset(place, old, new, "nextBeginOffset")
@@ -406,7 +406,7 @@ class Rewriter:
     def _map_physical(self, ext: dict[str, str], name: str, unmapped: list[str]) -> None:
         text = ext.get(name, "")
         recorded = int(text) if _is_number(text) else -1
-        known = self._physical.get(recorded, self.learned.physical.get(recorded))
+        known = self._physical.get(recorded, self._learned.physical.get(recorded))
         if known is None:
             unmapped.append(name)
         else:
@@ -415,7 +415,7 @@ class Rewriter:
     def _map_handle(self, ext: dict[str, str], name: str, unmapped: list[str]) -> None:
         if name not in ext:
             return
-        known = self._handles.get(ext[name]) or self.learned.handles.get(ext[name])
+        known = self._handles.get(ext[name]) or self._learned.handles.get(ext[name])
         if known is None:
             unmapped.append(name)
         else:
@@ -465,7 +465,7 @@ class Rewriter:
 
     def _id(self, recorded: str) -> str:
         """Return this run's id of a message. Replayed sends have new ids, which are made from the recorded ones."""
-        known = self._ids.get(recorded) or self.learned.ids.get(recorded)
+        known = self._ids.get(recorded) or self._learned.ids.get(recorded)
         return known or new_id(recorded, self._rules.run)
 
     def _move_times(

@@ -151,7 +151,7 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
             if not isinstance(error, OSError | lmdb.Error):
                 raise
             # The disk of either folder may be full or failing.
-            reason = error.strerror or error if isinstance(error, OSError) else error
+            reason = getattr(error, "strerror", None) or error
             raise StorageError(f"{data} could not be copied to {folder}: {reason}") from error
         return made
 

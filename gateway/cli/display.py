@@ -298,13 +298,14 @@ def recurring_change(done: Done, now_ms: int, *, as_json: bool) -> None:
     line = f"{done.topic} {done.name}: {done.outcome}"
     if done.outcome != "deleted":
         state = "" if done.outcome.endswith(done.state) else f", {done.state}"
-        moment = f"{show_moment(done.next_ms)}, {show_distance(done.next_ms, now_ms)}"
         if done.state == "paused":
-            line += f"{state}; the next would be {moment}"
+            then = "the next would be"
         elif done.next_ms < now_ms:
-            line += f"{state}; its misfire policy decides about {moment}"
+            then = "its misfire policy decides about"
         else:
-            line += f"{state}; the next is {moment}"
+            then = "the next is"
+        distance = show_distance(done.next_ms, now_ms)
+        line += f"{state}; {then} {show_moment(done.next_ms)}, {distance}"
     print(printable(line))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import platform
 import shutil
 import subprocess
@@ -61,14 +63,29 @@ def _says(scenario: Scenario, system: str) -> bool:
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Make a new folder for the servers' data, and remove it afterwards."""
+    """Make a new folder for the servers' data, and remove it afterwards, as well as those that killed runs left."""
     parent.mkdir(parents=True, exist_ok=True)
+    for left in parent.glob("run-*"):
+        with contextlib.suppress(OSError), _locked(left):
+            shutil.rmtree(left, ignore_errors=True)
     # Not relative: the servers run in other folders.
     folder = Path(tempfile.mkdtemp(prefix="run-", dir=parent.resolve()))
     try:
-        yield folder
+        with _locked(folder):
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which ends with this process, however that ends. Raises OSError if another has it."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(opened)
 
 
 def run_step(step: Step, folder: Path, tell: Callable[[Progress], None]) -> Outcome:

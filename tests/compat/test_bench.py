@@ -880,6 +880,17 @@ def test_the_folder_of_the_servers_data_may_be_relative(
     assert list((tmp_path / "data").iterdir()) == []
 
 
+def test_what_a_killed_run_left_is_removed_and_what_another_run_uses_is_not(tmp_path: Path) -> None:
+    left = tmp_path / "run-killed"
+    (left / "server").mkdir(parents=True)
+    with campaign.scratch_folder(tmp_path) as first:
+        assert not left.exists()
+        with campaign.scratch_folder(tmp_path) as second:
+            assert first.exists()
+            assert second.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- a tiny run ---
 
 TINY = Scenario(

@@ -8,6 +8,7 @@ range begins. That is not certain until the range before it has been surveyed.
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import closing
@@ -34,6 +35,8 @@ _NO_TIME: Final = 1 << 63
 """Times must be below this: the tables have signed numbers of 64 bits."""
 _NEAR_NS: Final = 24 * 60 * 60 * 1_000_000_000
 """When records are searched after damage, one counts only if it is within a day of the record before."""
+_MAY_BE: Final = re.compile(rb"(?=[\x00-\x7f].{7}(?!\x00{4}).{4}[\x00-\x04]{2}.{3})", re.DOTALL)
+"""Where a record's head may be: a time, a connection that is not 0, a kind, and a length below 83,886,080."""
 
 
 class Record(NamedTuple):
@@ -185,7 +188,8 @@ def _end_of_record(data: mmap.mmap, position: int, size: int) -> int | None:
 
 def _next_record(data: mmap.mmap, position: int, size: int, last_ns: int | None) -> int:
     """Return the next byte where two records in a row begin, or one that ends the file; else the file's end."""
-    for at in range(position, size - RECORD_HEAD.size + 1):
+    for found in _MAY_BE.finditer(data, position):
+        at = found.start()
         end = _end_of_record(data, at, size)
         if end is None or not _is_near(data, at, last_ns):
             continue

@@ -326,6 +326,22 @@ def test_it_is_written_from_its_beginning_again(log: RedoLog, tmp_path: Path) ->
     assert (tmp_path / LOG_FILES[0]).stat().st_size == size
 
 
+def test_a_file_grows_page_by_page(log: RedoLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the page cache has it in large folios, each of which may be written whole for a few bytes."""
+    write, sizes = os.pwrite, []
+
+    def noted(file: int, content: bytes, at: int) -> int:
+        sizes.append(len(content))
+        return write(file, content, at)
+
+    monkeypatch.setattr("os.pwrite", noted)
+    assert log.append(RECORDS[0])
+    assert log.append(RECORDS[1])
+    *grown, first, second = sizes
+    assert set(grown) == {4096}
+    assert first + second == log.size
+
+
 def test_a_record_that_could_not_be_synced_is_not_done_again(
     synced: RedoLog, tmp_path: Path
 ) -> None:

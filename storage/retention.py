@@ -306,9 +306,10 @@ def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit
         Rows(tables.keys, [key for _, _, _, keys in found for key in keys]),
     )
     for one, terms, own_id, keys in found:
-        noted = txn.get(own_id, db=tables.ids)
-        if one.queue is None and (noted is None or noted[8:16] != one.row[:8]):
-            continue
+        if one.queue is None:
+            noted = txn.get(own_id, db=tables.ids)
+            if noted is None or noted[8:16] != one.row[:8]:
+                continue
         delete_record(txn, tables, one.number)
         txn.delete(own_id, db=tables.ids)
         for row in keys:

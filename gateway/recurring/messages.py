@@ -63,6 +63,10 @@ MAX_PAGE = 1_000
 MAX_NAME = 127
 """Longest name of a recurring message, in bytes."""
 
+NO_NAMES = (".", "..")
+"""Names that no recurring message gets: browsers take them out of an address, also as `%2E`, so the console could
+neither show nor change it."""
+
 MAX_CURSOR = MAX_PREFIXED_NAME + 1 + MAX_NAME
 """Longest cursor of a page, in bytes: a topic and a name."""
 
@@ -141,6 +145,8 @@ class RecurringMessages:
         """
         name, rule, misfire = order
         _check_name(name)
+        if name in NO_NAMES:
+            raise illegal(f"{name!r} is no name: browsers take it out of an address")
         properties = remove(message.properties, (*OWN, names.UNIQ_KEY))
         self._check_template(topic, message, properties)
         old = current_recurring(self._store, topic.stored_name, name.encode())

@@ -555,6 +555,8 @@ def test_what_nothing_is_called_is_refused(client: MemoryClient, topic: str, nam
         ({"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "a b"}, "no blanks"),
         ({"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "a\0b"}, "all of them printable"),
         ({"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n" * 128}, "1 to 127 bytes"),
+        ({"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "."}, "out of an address"),
+        ({"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": ".."}, "out of an address"),
         (
             {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n", "DELAY": "3"},
             "cannot have a delay, DELAY",

@@ -340,6 +340,7 @@ class Sending:
         accepted = self._intake.accept_batch(topic, messages)
         host = self._broker.host
         uniq = find(fields.properties or "", names.UNIQ_KEY)
+        replaced = [one.replaced for one in accepted if one.replaced is not None]
         frame = send_response(
             call.command.opaque,
             ",".join(offset_msg_id(host, one.sequence) for one in accepted),
@@ -347,6 +348,7 @@ class Sending:
             _place(accepted[0]),
             uniq,
             None,
+            sum(replaced) if replaced else None,
         )
         self._committer.answer(call, frame)
 

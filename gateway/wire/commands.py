@@ -319,7 +319,7 @@ def send_response(
     :param msg_id: offsetMsgId; for a batch one for each message, joined by commas.
     :param transaction_id: the message's UNIQ_KEY, if it has one.
     :param recall_handle: for a timed message only.
-    :param replaced: Tidegate's own: the number of messages that a debounced message replaced.
+    :param replaced: Tidegate's own: the number of messages that a debounced message, or those of a batch, replaced.
     """
     more = f',"recallHandle":"{recall_handle}"' if recall_handle is not None else ""
     if replaced is not None:

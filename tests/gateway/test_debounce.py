@@ -218,7 +218,11 @@ def test_sends_in_one_turn(gateway: MemoryGateway) -> None:
 
 def test_items_of_a_batch(gateway: MemoryGateway, client: MemoryClient) -> None:
     properties = {"KEYS": "k", "TIDEGATE_DEBOUNCE": "k", "TIMER_DELAY_MS": "100"}
-    client.send_batch((str(number), properties) for number in range(4))
+    assert (
+        "replaced" not in client.send_batch([("0", properties | {"TIDEGATE_DEBOUNCE": ""})]).ext()
+    )
+    answer = client.send_batch((str(number), properties) for number in range(4))
+    assert answer.ext()["replaced"] == "4", "one from before and three of the batch"
     gateway.advance(100)
     assert bodies(client.pull()) == ["3"]
 

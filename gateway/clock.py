@@ -38,6 +38,12 @@ class Clock:
             self._last_stored_ms = now_ms
         return self._last_stored_ms
 
+    def end_stored_ms(self) -> int:
+        """Return the last store time so far. Whatever is stored from now on has a later one."""
+        last_ms = self.stored_ms()
+        self._last_stored_ms = last_ms + 1
+        return last_ms
+
     def continue_from(self, stored_ms: int) -> None:
         """Continue from the last store time of an earlier process. Log it if the clock was set back since."""
         behind_ms = stored_ms - self.now_ms()

@@ -131,7 +131,7 @@ class JobQuery(Fields):
 
 class _Order(msgspec.Struct, frozen=True):
     """The content of a token: a numbered preview. It covers only messages that came before it: those with sequences
-    before `bound`, and of these, messages of transactions only if they were committed before `stored_ms`."""
+    before `bound`, and of these, messages of transactions only if they were committed at `stored_ms` or before."""
 
     number: int
     action: Action
@@ -180,7 +180,7 @@ class Bulk:
             await self._turns.next()
             first = self._changes.select(wanted, SAMPLE, None).found
             self._changes.check(_changeable(asker, wanted, first), to)
-        bound, stored_ms = self._broker.store.next_sequence, self._broker.clock.stored_ms()
+        bound, stored_ms = self._broker.store.next_sequence, self._broker.clock.end_stored_ms()
         sample = await self._turns.take(self._pending.look_up(wanted, may, limit=SAMPLE))
         number, is_exact = await self._count(asker, wanted)
         expires_ms = self._broker.clock.now_ms() + TOKEN_MINUTES * 60_000
@@ -443,7 +443,7 @@ def _came_before(order: _Order, found: Found) -> bool:
         return False
     message = decode_message(found.record)
     is_of_transaction = message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT
-    return not is_of_transaction or message.store_ms < order.stored_ms
+    return not is_of_transaction or message.store_ms <= order.stored_ms
 
 
 def _concerns(asker: Asker, job: Job, actions: frozenset[policies.Action]) -> bool:

@@ -147,7 +147,7 @@ def test_a_transaction_that_is_committed_after_the_preview_stays(
     delay = {"TIMER_DELAY_SEC": "3600"}
     early, late = (begin(client, body, "orders", **delay) for body in ("early", "late"))
     ok(end(client, early, COMMIT))
-    held.advance(waits_ms + 1)
+    held.advance(waits_ms)
     seen = preview(http, topic="orders")
     held.advance(waits_ms)
     ok(end(client, late, COMMIT))

@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.wire.admin_bodies import encode_changes, encode_table, parse_changes
 from gateway.wire.bodies import as_client_reads_it, read_body
+from gateway.wire.clock_bodies import ClockState
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command
@@ -258,6 +259,15 @@ def _paused(parts: Sequence[Part], _: Command) -> Whole:
     return Whole(msgspec.json.encode(PausedTopics(topics)))
 
 
+def _clock(parts: Sequence[Part], _: Command) -> Whole:
+    """Return when the next message of all workers is due. They go by the machine's clock: a manual one is refused with
+    several workers."""
+    states = [part.body(ClockState) for part in parts]
+    due = [state.next_due_ms for state in states if state.next_due_ms is not None]
+    whole = msgspec.structs.replace(states[0], next_due_ms=min(due, default=None))
+    return Whole(msgspec.json.encode(whole))
+
+
 # --- recurring messages -----------------------------------------------------------------------------
 
 
@@ -334,6 +344,7 @@ MERGES: Final[dict[int, Merge]] = {
     Code.PAUSE_TOPIC: Merge(_pauses, absent=_NO_TOPIC, changes=True),
     Code.RESUME_TOPIC: Merge(_pauses, absent=_NO_TOPIC, changes=True),
     Code.LIST_PAUSED_TOPICS: Merge(_paused),
+    Code.CLOCK: Merge(_clock),
     # recurring messages
     Code.LIST_RECURRING: Merge(_recurring, absent=_NO_RECURRING),
     Code.CHANGE_RECURRING: Merge(_recurring_change, absent=_NO_RECURRING, changes=True),

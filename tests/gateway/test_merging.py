@@ -317,6 +317,23 @@ class TestChanges:
         assert len(shared.look_up(topic="orders")) == len(WORKERS) - 1
 
 
+def test_the_clock_is_the_machines_and_the_next_message_that_of_any_worker(
+    shared: Shared,
+) -> None:
+    assert shared.ask(RequestCode.CLOCK) == {
+        "clock": "real",
+        "nowMs": START_MS,
+        "nextDueMs": None,
+        "fired": 0,
+    }
+    for number, delay_ms in ((1, 2_000), (2, 1_000)):
+        ok(shared.clients[number].send_message(TIMER_DELAY_MS=str(delay_ms)))
+    assert shared.ask(RequestCode.CLOCK)["nextDueMs"] == START_MS + 1_000
+    refused = shared.try_ask(RequestCode.CLOCK, advance=1)
+    assert refused.code == ResponseCode.ILLEGAL_OPERATION
+    assert "clock = manual can be moved" in (refused.remark or "")
+
+
 class TestSettings:
     def test_they_are_changed_at_all(self, shared: Shared) -> None:
         body = b"log_level=debug\nmaxMessageSize=2048"

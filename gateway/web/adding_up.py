@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, or_
 from typing import TypeVar
 
 import msgspec
@@ -101,6 +102,7 @@ def _topic(rows: Sequence[TopicRow]) -> TopicRow:
     return msgspec.structs.replace(
         rows[0],
         queues=sum(row.queues for row in rows),
+        perm=reduce(or_, (row.perm for row in rows)),
         held=sum(row.held for row in rows),
         stored=sum(row.stored for row in rows),
         entered=sum(row.entered for row in rows),

@@ -39,9 +39,9 @@ class TopicQuery(Fields):
 
 
 class TopicRow(Shown):
-    """A topic. `held` counts its pending messages, `stored` those in its readable queues, and `entered` those that have
-    entered its queues since the start. `isSystem` marks the gateway's own topics. `pause` is set while the topic is
-    paused, and after that until its waiting messages have fired.
+    """A topic. `perm` has what any worker permits. `held` counts its pending messages, `stored` those in its readable
+    queues, and `entered` those that have entered its queues since the start. `isSystem` marks the gateway's own topics.
+    `pause` is set while the topic is paused, and after that until its waiting messages have fired.
     """
 
     name: str

@@ -635,6 +635,16 @@ class TestLists:
         assert names == sorted(set(names))
         assert {"a", "b", "c", "d"} < set(names)
 
+    @pytest.mark.parametrize("changed", [0, 1])
+    def test_a_topic_that_one_worker_still_takes_sends_for_is_shown_as_such(
+        self, shared: Shared, changed: int
+    ) -> None:
+        for client in shared.clients:
+            ok(create_topic(client, "orders"))
+        ok(create_topic(shared.clients[changed], "orders", perm="4"))
+        (row,) = shared.get("/topics", contains="orders")["topics"]
+        assert row["perm"] == 6
+
     def test_a_topic_is_paused_where_it_is(self, shared: Shared) -> None:
         ok(create_topic(shared.clients[1], "orders"))
         assert shared.post("/topics/orders/pause") == {"changed": True}

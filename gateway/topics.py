@@ -72,7 +72,10 @@ MAX_QUEUES = 10_000
 """Most queues of a topic. A request about a topic looks at each of them, 20 us each, while other requests wait."""
 
 MAX_PUT = 10_000
-"""Most topics or groups that one request creates or changes, 15 us each."""
+"""Most topics or groups that one request creates or changes."""
+
+PUT_AT_ONCE = 200
+"""Those of them that one turn of the reactor checks or stores, some 10 ms of work."""
 
 HANDLE_ROOM = 256
 """Bytes that the property `POP_CK` may take: a broker's name of at most 127 bytes, and numbers."""

@@ -20,11 +20,11 @@ from gateway.topics import DEFAULT_TOPIC, HALF_TOPIC
 from gateway.transactions import place_of
 from gateway.wire.admin_bodies import (
     ConsumeMode,
+    parse_group_settings,
     parse_group_settings_list,
     parse_topic_settings_list,
 )
 from gateway.wire.bodies import (
-    GroupSettings,
     Heartbeat,
     LockRequest,
     read_body,
@@ -212,7 +212,7 @@ def _topics(call: Call, broker: Broker) -> Iterator[Need]:
 
 
 def _group(call: Call, broker: Broker) -> Iterator[Need]:
-    yield group_need(read_body(call.command.body, GroupSettings).group_name, CREATE | UPDATE)
+    yield group_need(parse_group_settings(call.command.body).group_name, CREATE | UPDATE)
 
 
 def _groups(call: Call, broker: Broker) -> Iterator[Need]:

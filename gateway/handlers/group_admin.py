@@ -10,20 +10,26 @@ import msgspec
 
 from gateway import attributes
 from gateway.broker import Broker
-from gateway.handlers.steps import Steps
+from gateway.handlers.steps import Steps, in_turns
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError, check_number
-from gateway.topics import MAX_GROUP_NAME, MAX_PUT, check_queues, is_group_name
+from gateway.topics import (
+    MAX_GROUP_NAME,
+    MAX_PUT,
+    PUT_AT_ONCE,
+    check_queues,
+    is_group_name,
+)
 from gateway.versions import TableVersion
 from gateway.wire.admin_bodies import (
     encode_groups,
+    parse_group_settings,
     parse_group_settings_list,
 )
 from gateway.wire.bodies import (
     GroupRetryPolicy,
     GroupSettings,
     encode_group_settings,
-    read_body,
 )
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import DeleteGroup, GetAllGroups, GetGroupConfig
@@ -44,21 +50,23 @@ class GroupAdmin:
 
     def put_group(self, call: Call) -> None:
         """Create a consumer group or change its settings (200)."""
-        settings = read_body(call.command.body, GroupSettings)
+        settings = parse_group_settings(call.command.body)
         self._groups.check_room(settings.group_name)
         self._settle(settings)
         self._put(settings)
         self._answer_on_disk(call)
 
     def put_groups(self, call: Call) -> None:
-        """Create consumer groups or change their settings (225): all of them, or none."""
+        """Create consumer groups or change their settings (225): all of them, or none if one is refused. There can be
+        thousands, so other work has its turn in between."""
         groups = parse_group_settings_list(call.command.body)
         check_number("groups in one request", len(groups), MAX_PUT)
         self._groups.check_room(*(settings.group_name for settings in groups))
-        for settings in groups:
-            self._settle(settings)
-        for settings in groups:
-            self._put(settings)
+        self._steps.change_in_parts(self._put_groups(call, groups), call)
+
+    def _put_groups(self, call: Call, groups: list[GroupSettings]) -> Iterator[None]:
+        yield from in_turns(self._settle, groups, PUT_AT_ONCE)
+        yield from self._broker.committer.in_parts(in_turns(self._put, groups, PUT_AT_ONCE))
         self._answer_on_disk(call)
 
     def _settle(self, settings: GroupSettings) -> None:

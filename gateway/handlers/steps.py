@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 from twisted.logger import Logger
 
@@ -17,6 +17,9 @@ MOST = 1_000
 
 MOST_BYTES = 64 << 20
 """Most bytes of the headers of these requests together, whose fields are kept; a single one may have more."""
+
+
+_Item = TypeVar("_Item")
 
 
 class _Work(NamedTuple):
@@ -128,6 +131,14 @@ class Steps:
                 break
         except Exception as error:  # noqa: BLE001 - the router has handled the request
             answer_failure(work.call, error, self.log)
+
+
+def in_turns(do: Callable[[_Item], None], items: Iterable[_Item], at_once: int) -> Iterator[None]:
+    """Do work for each item; a step ends after so many."""
+    for number, item in enumerate(items, 1):
+        do(item)
+        if number % at_once == 0:
+            yield
 
 
 def _single(work: Callable[[], None]) -> Iterator[None]:

@@ -8,10 +8,10 @@ from functools import partial
 
 from gateway import attributes
 from gateway.broker import Broker
-from gateway.handlers.steps import Steps
+from gateway.handlers.steps import Steps, in_turns
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError, check_number
-from gateway.topics import MAX_PUT, check_queues, check_topic_name
+from gateway.topics import MAX_PUT, PUT_AT_ONCE, check_queues, check_topic_name
 from gateway.versions import TableVersion
 from gateway.wire.admin_bodies import (
     encode_topics,
@@ -78,14 +78,16 @@ class TopicAdmin:
         self._answer_on_disk(call)
 
     def create_topics(self, call: Call) -> None:
-        """Create topics or change their settings (18): all of them, or none."""
+        """Create topics or change their settings (18): all of them, or none if one is refused. There can be thousands,
+        so other work has its turn in between."""
         topics = parse_topic_settings_list(call.command.body)
         check_number("topics in one request", len(topics), MAX_PUT)
         self._topics.check_room(*(settings.topic_name for settings in topics))
-        for settings in topics:
-            self._settle(settings)
-        for settings in topics:
-            self._put(settings)
+        self._steps.change_in_parts(self._create_topics(call, topics), call)
+
+    def _create_topics(self, call: Call, topics: list[TopicSettings]) -> Iterator[None]:
+        yield from in_turns(self._settle, topics, PUT_AT_ONCE)
+        yield from self._broker.committer.in_parts(in_turns(self._put, topics, PUT_AT_ONCE))
         self._answer_on_disk(call)
 
     def _settle(self, settings: TopicSettings) -> None:

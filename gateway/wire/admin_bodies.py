@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -18,6 +18,11 @@ from gateway.wire.bodies import (
 )
 from gateway.wire.messages import java_hash
 
+MAX_OBJECTS: Final = 100_000
+"""Most objects and lists in the settings of one request, 1 to 5 us each until they can be counted as topics or groups.
+Each of the 10,000 of these that are possible has up to five, with attributes and times between retries."""
+
+_Settings = TypeVar("_Settings")
 _encode = msgspec.json.Encoder().encode
 _ALL_TAGS: Final = "*"
 _MAX_LINE: Final = 60
@@ -73,7 +78,7 @@ def parse_topic_settings_list(body: bytes) -> list[TopicSettings]:
 
     :raises BodyError: when it is not such a body.
     """
-    return read_body(body, _TopicList).topic_config_list
+    return _read_settings(body, _TopicList).topic_config_list
 
 
 def parse_group_settings_list(body: bytes) -> list[GroupSettings]:
@@ -81,7 +86,23 @@ def parse_group_settings_list(body: bytes) -> list[GroupSettings]:
 
     :raises BodyError: when it is not such a body.
     """
-    return read_body(body, _GroupList).group_config_list
+    return _read_settings(body, _GroupList).group_config_list
+
+
+def parse_group_settings(body: bytes) -> GroupSettings:
+    """Read the body of request 200 (SubscriptionGroupConfig).
+
+    :raises BodyError: when it is not such a body.
+    """
+    return _read_settings(body, GroupSettings)
+
+
+def _read_settings(body: bytes, kind: type[_Settings]) -> _Settings:
+    """Read settings of topics or groups, unless that could take too long, whatever they are."""
+    objects = body.count(b"{") + body.count(b"[")
+    if objects > MAX_OBJECTS:
+        raise BodyError(f"the body has {objects} objects and lists; {MAX_OBJECTS} are possible")
+    return read_body(body, kind)
 
 
 def parse_changes(body: bytes) -> dict[str, str]:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.handlers import topic_admin
+from gateway.handlers import group_admin, topic_admin
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import java_hash
 from storage import Store, usage_of
@@ -203,6 +203,69 @@ class TestCreate:
     )
     def test_many_with_a_bad_body(self, client: MemoryClient, body: bytes) -> None:
         assert client.ask(18, None, body).code == ResponseCode.SYSTEM_ERROR
+
+
+FIVE = {
+    18: {
+        "topicConfigList": [
+            {"topicName": f"M{number}", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+            for number in range(5)
+        ]
+    },
+    225: {"groupConfigList": [{"groupName": f"M{number}"} for number in range(5)]},
+}
+"""Requests for five topics, and for five groups."""
+
+
+@pytest.mark.parametrize("code", FIVE)
+class TestManyAtOnce:
+    """Thousands of topics or groups that one request creates take a second."""
+
+    @pytest.fixture(autouse=True)
+    def two_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in (topic_admin, group_admin):
+            monkeypatch.setattr(module, "PUT_AT_ONCE", 2)
+
+    def body(self, code: int) -> bytes:
+        return json.dumps(FIVE[code]).encode()
+
+    def made(self, gateway: MemoryGateway) -> int:
+        broker = gateway.service.broker
+        return sum(name[0] == "M" for name in (*broker.topics.names(), *broker.groups.names()))
+
+    def test_leave_others_their_turn(self, gateway: MemoryGateway, code: int) -> None:
+        client, other = gateway.connect(), gateway.connect()
+        request = client.send(code, None, self.body(code))
+        assert self.made(gateway) == 0, "all are checked first"
+        other.send(105, {"topic": "TBW102"})
+        gateway.reactor.turn()
+        assert other.transport.value() != b""
+        gateway.reactor.turn()
+        assert self.made(gateway) == 2
+        answer = client.answer(request)
+        assert answer is not None
+        ok(answer)
+        gateway.crash()
+        assert self.made(gateway) == 5
+
+    def test_tell_of_those_that_are_made_if_others_cannot_be_stored(
+        self, gateway: MemoryGateway, code: int
+    ) -> None:
+        client = gateway.connect()
+        request = client.send(code, None, self.body(code))
+        for _ in range(2):
+            gateway.reactor.turn()
+        with commits_fail(gateway):
+            answer = client.answer(request)
+        assert answer is not None
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (answer.remark or "").endswith(
+            "; a part of the change was made before, and stays so"
+        )
+        assert self.made(gateway) == 2
+        gateway.advance(2_000)
+        ok(client.ask(code, None, self.body(code)))
+        assert self.made(gateway) == 5
 
 
 class TestList:

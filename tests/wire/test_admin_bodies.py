@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -17,6 +17,7 @@ from gateway.wire.admin_bodies import (
     encode_subscription,
     encode_version,
     parse_changes,
+    parse_group_settings,
     parse_group_settings_list,
     parse_topic_settings_list,
     subscription_data,
@@ -156,6 +157,21 @@ class TestLists:
     def test_groups(self) -> None:
         [settings] = parse_group_settings_list(b'{"groupConfigList":[{"groupName":"G"}]}')
         assert (settings.group_name, settings.retry_max_times) == ("G", 16)
+
+    @pytest.mark.parametrize(
+        ("parse", "body"),
+        [
+            (parse_topic_settings_list, b'{"topicConfigList":[%b]}'),
+            (parse_group_settings_list, b'{"groupConfigList":[%b]}'),
+            (parse_group_settings, b'{"groupName":"G","unknown":[%b]}'),
+        ],
+    )
+    @pytest.mark.parametrize("part", [b"{}", b"[]"])
+    def test_what_is_too_much_to_read_is_refused_unread(
+        self, parse: Callable[[bytes], object], body: bytes, part: bytes
+    ) -> None:
+        with pytest.raises(BodyError, match=r"100002 objects and lists; 100000 are possible$"):
+            parse(body % b",".join([part] * 100_000))
 
     @given(st.binary() | st.text('{}[]":,topicConfgLis1', max_size=60).map(str.encode))
     def test_any_bytes_are_read_or_refused(self, body: bytes) -> None:

@@ -87,8 +87,11 @@ def _written(target: Path) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         return
     if target.exists() and not target.is_file():
-        with target.open("wb") as file:
-            yield file
+        try:
+            with target.open("wb") as file:
+                yield file
+        except OSError as error:
+            raise _unwritten(target, error) from error
         return
     # Follow a link, so that the link itself stays. `resolve` would fail at one to itself.
     target = Path(os.path.realpath(target))
@@ -116,7 +119,11 @@ def _written(target: Path) -> Iterator[IO[bytes]]:
                 raise
             sync(target.parent)
     except OSError as error:
-        raise click.ClickException(f"{target} could not be written: {error.strerror}") from error
+        raise _unwritten(target, error) from error
+
+
+def _unwritten(target: Path, error: OSError) -> click.ClickException:
+    return click.ClickException(f"{target} could not be written: {error.strerror}")
 
 
 @click.command()

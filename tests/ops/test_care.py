@@ -412,6 +412,16 @@ def test_a_row_that_tells_nothing_of_a_message_is_counted_by_an_export(
     assert "left out, as they cannot be read: 1;" in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_device_that_takes_no_export_is_named(gateway: MemoryGateway, tidegate: Command) -> None:
+    gateway.checkpoint()
+    done = tidegate("export", "--data", str(gateway.data), "--to", "/dev/full")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "tidegate: /dev/full could not be written: No space left on device\n",
+    )
+
+
 @pytest.mark.parametrize("name", ["held.jsonl", "held.parquet"])
 @pytest.mark.parametrize("kind", ["no data", "full disk"])
 def test_an_export_that_fails_leaves_what_was_there(

@@ -44,8 +44,10 @@ _NO_END: Final = 1 << 62
 
 
 class _Place(NamedTuple):
-    """The place of a recorded popped message: who popped it when, and the message's queue and offset."""
+    """The place of a recorded popped message: who popped it where and when, and the message's queue and offset."""
 
+    server: str | None
+    """The broker, whose queues have the same numbers as those of others, as the recording names it."""
     group: str
     topic: str
     """As `_real_topic` gives it."""
@@ -54,14 +56,18 @@ class _Place(NamedTuple):
     offset: int
 
 
-def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...]:
+def ids_needed(
+    server: str | None, code: int, ext: Mapping[str, str], body: bytes
+) -> tuple[str, ...]:
     """Return tokens for the recorded changes of invisible times that a request may refer to."""
-    return tuple(map(_token, _places(code, ext, body)))
+    return tuple(map(_token, _places(server, code, ext, body)))
 
 
-def ids_told(code: int, ext: Mapping[str, str], answer_ext: Mapping[str, str]) -> tuple[str, ...]:
+def ids_told(
+    server: str | None, code: int, ext: Mapping[str, str], answer_ext: Mapping[str, str]
+) -> tuple[str, ...]:
     """Return the token, as in `ids_needed`, for the handle that a recorded answer to such a change makes."""
-    changed = _changed_places(ext, answer_ext) if code == _CHANGE else ()
+    changed = _changed_places(server, ext, answer_ext) if code == _CHANGE else ()
     return tuple(_token(after) for _, after in changed)
 
 
@@ -69,22 +75,22 @@ def _token(place: _Place) -> str:
     return " ".join(("popped", *map(str, place)))
 
 
-def _places(code: int, ext: Mapping[str, str], body: bytes) -> list[_Place]:
+def _places(server: str | None, code: int, ext: Mapping[str, str], body: bytes) -> list[_Place]:
     """Return the places of the messages that a recorded request is about; none if it is invalid."""
     try:
         if code in (RequestCode.ACK_MESSAGE, _CHANGE):
-            return [_place(ext, parse_handle(ext.get("extraInfo", "")))]
+            return [_place(server, ext, parse_handle(ext.get("extraInfo", "")))]
         if code == RequestCode.BATCH_ACK_MESSAGE:
-            return [place for _, place in _acked_places(body)]
+            return [place for _, place in _acked_places(server, body)]
     except (FieldError, BodyError, ValueError):
         pass
     return []
 
 
-def _acked_places(body: bytes) -> list[tuple[BatchAck, _Place]]:
+def _acked_places(server: str | None, body: bytes) -> list[tuple[BatchAck, _Place]]:
     """Return the messages of a batch of acknowledgements. Raises BodyError and ValueError."""
     return [
-        (ack, _Place(ack.group, topic, ack.pop_time, ack.queue, offset))
+        (ack, _Place(server, ack.group, topic, ack.pop_time, ack.queue, offset))
         for ack in parse_batch_acks(body)
         for topic in (_real_topic(ack.topic, ack.group, str(ack.retried)),)
         for offset in ack.offsets(_NO_END)
@@ -92,14 +98,14 @@ def _acked_places(body: bytes) -> list[tuple[BatchAck, _Place]]:
 
 
 def _changed_places(
-    ext: Mapping[str, str], answer_ext: Mapping[str, str]
+    server: str | None, ext: Mapping[str, str], answer_ext: Mapping[str, str]
 ) -> list[tuple[_Place, _Place]]:
     """Return the place of a message before and after a change of its invisible time; nothing if that was refused."""
     try:
         time = int(answer_ext["popTime"])
     except (KeyError, ValueError):
         return []
-    return [(place, place._replace(pop_time=time)) for place in _places(_CHANGE, ext, b"")]
+    return [(place, place._replace(pop_time=time)) for place in _places(server, _CHANGE, ext, b"")]
 
 
 _Key = tuple[str, str, str]
@@ -127,33 +133,43 @@ class Receipts:
         """What is called when a pop of this run gets a message."""
 
     def expect(
-        self, code: int, ext: Mapping[str, str], recorded: tuple[Mapping[str, str], bytes]
+        self,
+        server: str | None,
+        code: int,
+        ext: Mapping[str, str],
+        recorded: tuple[Mapping[str, str], bytes],
     ) -> None:
         """Learn which messages recorded handles name, from the recorded answer to a pop or a change of an invisible
         time.
 
-        :param ext: the fields of the recorded request.
+        :param server: the server of the recorded request.
+        :param ext: its fields.
         """
         if code == RequestCode.POP_MESSAGE:
             group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
             for handle, message_id in _popped(*recorded):
                 real = _real_topic(topic, group, handle.retried)
-                place = _Place(group, real, handle.pop_time, handle.queue, handle.offset)
+                place = _Place(server, group, real, handle.pop_time, handle.queue, handle.offset)
                 self._ids[place] = (topic, message_id)
         elif code == _CHANGE:
-            for before, after in _changed_places(ext, recorded[0]):
+            for before, after in _changed_places(server, ext, recorded[0]):
                 if before in self._ids:
                     self._ids[after] = self._ids[before]
 
     def answer(
-        self, code: int, ext: Mapping[str, str], replayed: tuple[Mapping[str, str], bytes]
+        self,
+        server: str | None,
+        code: int,
+        ext: Mapping[str, str],
+        replayed: tuple[Mapping[str, str], bytes],
     ) -> None:
         """Learn handles from this run's answer to a pop, or to a change of an invisible time.
 
-        :param ext: the fields of the recorded request.
+        :param server: the server of the recorded request.
+        :param ext: its fields.
         """
         if code == _CHANGE:
-            self._changed(ext, replayed[0])
+            self._changed(server, ext, replayed[0])
             return
         names_now = self._renamed(ext.get("consumerGroup", ""), ext.get("topic", ""))
         for handle, message_id in _popped(*replayed):
@@ -163,11 +179,13 @@ class Receipts:
                 for call in self._calls.pop((*names_now, one), ()):
                     call()
 
-    def missing(self, code: int, ext: Mapping[str, str], body: bytes) -> list[_Key]:
+    def missing(
+        self, server: str | None, code: int, ext: Mapping[str, str], body: bytes
+    ) -> list[_Key]:
         """Return those messages of a recorded acknowledgement that this run has not popped yet, or has popped only
         before they came back."""
         found = []
-        for place in _places(code, ext, body):
+        for place in _places(server, code, ext, body):
             if place not in self._ids:
                 continue
             topic, message_id = self._ids[place]
@@ -182,6 +200,7 @@ class Receipts:
 
     def request(
         self,
+        server: str | None,
         code: int,
         recorded_ext: Mapping[str, str],
         ext: dict[str, str],
@@ -190,16 +209,17 @@ class Receipts:
     ) -> bytes:
         """Put this run's handles into a request and return its body.
 
-        :param recorded_ext: the fields of the recorded request.
+        :param server: the server of the recorded request.
+        :param recorded_ext: its fields.
         :param ext: the same, with topics and groups renamed; changed in place.
         """
         if code == RequestCode.BATCH_ACK_MESSAGE:
-            return self._batch(body, unmapped)
+            return self._batch(server, body, unmapped)
         try:
             recorded = parse_handle(recorded_ext.get("extraInfo", ""))
         except FieldError:
             return body  # invalid, and sent as recorded
-        place = _place(recorded_ext, recorded)
+        place = _place(server, recorded_ext, recorded)
         known = self._known(place)
         if known is None:
             unmapped.append("extraInfo")
@@ -230,9 +250,9 @@ class Receipts:
                 return (*names_now, one), handle
         return None
 
-    def _changed(self, ext: Mapping[str, str], new: Mapping[str, str]) -> None:
+    def _changed(self, server: str | None, ext: Mapping[str, str], new: Mapping[str, str]) -> None:
         """Replace a message's handle by the one with the times of the answer."""
-        for place in _places(_CHANGE, ext, b""):
+        for place in _places(server, _CHANGE, ext, b""):
             if (known := self._known(place)) is None:
                 return
             key, handle = known
@@ -245,9 +265,9 @@ class Receipts:
             except (KeyError, ValueError):
                 return  # refused, or broken
 
-    def _batch(self, body: bytes, unmapped: list[str]) -> bytes:
+    def _batch(self, server: str | None, body: bytes, unmapped: list[str]) -> bytes:
         try:
-            each = _acked_places(body)
+            each = _acked_places(server, body)
             whole = msgspec.json.decode(body)
         except (BodyError, ValueError, msgspec.DecodeError):
             return body  # invalid, and sent as recorded
@@ -293,10 +313,10 @@ class Receipts:
             self._handles.pop((*self._renamed(place.group, topic), one), None)
 
 
-def _place(ext: Mapping[str, str], handle: Handle) -> _Place:
+def _place(server: str | None, ext: Mapping[str, str], handle: Handle) -> _Place:
     """Return the place of the message of an acknowledgement with these fields."""
     group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
-    return _Place(group, topic, handle.pop_time, handle.queue, handle.offset)
+    return _Place(server, group, topic, handle.pop_time, handle.queue, handle.offset)
 
 
 def _real_topic(topic: str, group: str, retried: str) -> str:

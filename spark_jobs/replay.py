@@ -55,7 +55,7 @@ _NEVER_LEFT: Final = f"sent_ns is null and outcome != '{SENT_BEFORE}'"
 """Selects the results of requests that were not sent, as the target was not there."""
 _COLUMNS: Final = (
     *("file", "position", "connection", "asked_ns", "code", "flag", "version", "language"),
-    *("ext", "body", "answer_code", "answer_ext", "answer_body"),
+    *("server", "ext", "body", "answer_code", "answer_ext", "answer_body"),
 )
 
 
@@ -132,9 +132,9 @@ def choose(
         wanted &= ~f.col("code").isin(*(int(code) for code in DESTRUCTIVE))
     else:
         wanted &= f.col("code").isin(*codes)
-    chosen = asked.where(wanted)
+    chosen = at_brokers(asked.where(wanted))
     for_brokers = ~f.col("code").isin(*(int(code) for code in NAME_SERVER_CODES))
-    brokers = at_brokers(chosen.where(for_brokers)).select("server").where("server is not null")
+    brokers = chosen.where(for_brokers).select("server").where("server is not null")
     whole = chosen.agg(
         f.count("*"), f.countDistinct("connection"), f.max("asked_ns") - f.min("asked_ns")
     ).collect()[0]

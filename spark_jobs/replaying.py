@@ -432,13 +432,14 @@ class Player:
             return
         ext = dict(row["ext"] or ())
         body = row["body"] or b""
-        needed = ids_needed(row["code"], ext, body) if self._teachers else ()
+        asked = row["server"], row["code"], ext
+        needed = ids_needed(*asked, body) if self._teachers else ()
         waits = self._waits_for(needed)
         if row["code"] in ACKS:
-            waits += self._waits_for_pops(row["code"], ext, body)
+            waits += self._waits_for_pops(*asked, body)
         answer = dict(row["answer_ext"] or ()), row["answer_body"] or b""
-        self._learned.popped.expect(row["code"], ext, answer)
-        teaches = ids_told(row["code"], ext, *answer)
+        self._learned.popped.expect(*asked, answer)
+        teaches = ids_told(*asked, *answer)
         for taught in teaches:
             self._teachers[taught] = result
         if waits and row["code"] in _LATER and len(self._later) < self._pacing.outstanding:
@@ -486,7 +487,7 @@ class Player:
         self._journal.note(row["file"], row["position"])
         rewriter = self._rewriters.get(row["connection"])
         if rewriter is None:
-            rewriter = Rewriter(self._rules, self._learned)
+            rewriter = Rewriter(self._rules, self._learned, row["server"])
         self._rewriters[row["connection"]] = rewriter
         changed = rewriter.request(
             row["code"],
@@ -526,10 +527,10 @@ class Player:
         return [self._taught.setdefault(number, asyncio.Event()) for number in teachers]
 
     def _waits_for_pops(
-        self, code: int, ext: Mapping[str, str], body: bytes
+        self, server: str | None, code: int, ext: Mapping[str, str], body: bytes
     ) -> Iterator[asyncio.Event]:
         """Yield an event for each popped message of a request that no pop of this run has got yet."""
-        for message in self._learned.popped.missing(code, ext, body):
+        for message in self._learned.popped.missing(server, code, ext, body):
             event = asyncio.Event()
             self._learned.popped.call_when_popped(message, event.set)
             yield event

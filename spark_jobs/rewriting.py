@@ -123,8 +123,10 @@ _LONGEST_NUMBER: Final = 20
 """The most characters of a number of 64 bits, with its sign."""
 
 
-def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...]:
-    """Return the ids in a recorded request that are from an earlier answer and differ in each run."""
+def ids_needed(
+    server: str | None, code: int, ext: Mapping[str, str], body: bytes
+) -> tuple[str, ...]:
+    """Return the ids in a recorded request to a server that are from an earlier answer and differ in each run."""
     if code in (
         RequestCode.RECALL_MESSAGE,
         RequestCode.ABORT_TIMERS,
@@ -134,38 +136,42 @@ def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...
     if code == RequestCode.END_TRANSACTION:
         return tuple(ext[name] for name in ("transactionId", "msgId") if name in ext)
     if code == RequestCode.CONSUMER_SEND_MSG_BACK:
-        return (_pulled(ext.get("group", ""), ext.get("offset", "")),)
+        return (_pulled(server, ext.get("group", ""), ext.get("offset", "")),)
     if code in PULLS:
-        return (_next_of(ext, ext.get("queueOffset", "")),)
-    return popped.ids_needed(code, ext, body)
+        return (_next_of(server, ext, ext.get("queueOffset", "")),)
+    return popped.ids_needed(server, code, ext, body)
 
 
 def ids_told(
-    code: int, ext: Mapping[str, str], answer_ext: Mapping[str, str], answer_body: bytes
+    server: str | None,
+    code: int,
+    ext: Mapping[str, str],
+    answer_ext: Mapping[str, str],
+    answer_body: bytes,
 ) -> tuple[str, ...]:
-    """Return the ids in the recorded answer to a request that later requests may need."""
+    """Return the ids in a server's recorded answer to a request that later requests may need."""
     if code in SENDS:
         told = ("recallHandle", "transactionId")
         return tuple(answer_ext[name] for name in told if name in answer_ext)
     if code in PULLS:
         group = ext.get("consumerGroup", "")
-        messages = (_pulled(group, offset) for offset in physical_offsets(answer_body))
-        return (_next_of(ext, answer_ext.get("nextBeginOffset", "")), *messages)
-    return popped.ids_told(code, ext, answer_ext)
+        messages = (_pulled(server, group, offset) for offset in physical_offsets(answer_body))
+        return (_next_of(server, ext, answer_ext.get("nextBeginOffset", "")), *messages)
+    return popped.ids_told(server, code, ext, answer_ext)
 
 
-def _next_of(ext: Mapping[str, str], offset: str) -> str:
+def _next_of(server: str | None, ext: Mapping[str, str], offset: str) -> str:
     """Return a token for the offset of a queue at which the next pull begins.
 
     :param ext: the fields of a pull.
     """
     place = (ext.get(name, "") for name in ("consumerGroup", "topic", "queueId"))
-    return " ".join(("next", *place, offset))
+    return " ".join(("next", str(server), *place, offset))
 
 
-def _pulled(group: str, physical_offset: int | str) -> str:
+def _pulled(server: str | None, group: str, physical_offset: int | str) -> str:
     """Return a token for a message that a group pulled."""
-    return f"pulled {group} {physical_offset}"
+    return f"pulled {server} {group} {physical_offset}"
 
 
 class Rules(NamedTuple):
@@ -208,8 +214,9 @@ class Learned:
     def __init__(self, rules: Rules) -> None:
         self.handles = Latest[str, str](_MOST_KNOWN)
         self.ids = Latest[str, str](_MOST_KNOWN)
-        self.physical = Latest[int, int](_MOST_KNOWN)
-        """Of messages as they were sent; only the connection that pulls one knows it as it fired or was returned."""
+        self.physical = Latest[tuple[str | None, int], int](_MOST_KNOWN)
+        """By server: of messages as they were sent; only the connection that pulls one knows it as it fired or was
+        returned."""
         self.transactions = Latest[str, dict[str, str]](_MOST_KNOWN)
         self.popped = popped.Receipts(
             _renamed_topics(rules), rules.groups, lambda id_: new_id(id_, rules.run)
@@ -220,11 +227,15 @@ class Rewriter:
     """Rewrites the requests of one connection.
 
     :param learned: what it shares with others; None for a connection alone.
+    :param server: the recorded server of the connection, if known. What is shared of a place is of its server alone.
     """
 
-    def __init__(self, rules: Rules, learned: Learned | None = None) -> None:
+    def __init__(
+        self, rules: Rules, learned: Learned | None = None, server: str | None = None
+    ) -> None:
         self._rules = rules._replace(topics=_renamed_topics(rules))
         self._learned = learned or Learned(rules)
+        self._server = server
         self._offsets = Latest[tuple[str, str, int], int](_MOST_KNOWN)
         self._physical = Latest[int, int](_MOST_KNOWN)
         self._handles = Latest[str, str](_MOST_KNOWN)
@@ -275,7 +286,7 @@ class Rewriter:
             if changed.get("bornTime", "0") != "0":
                 changed["bornTime"] = str(now_ms)
         elif code in popped.ACKS:
-            body = self._learned.popped.request(code, ext, changed, body, unmapped)
+            body = self._learned.popped.request(self._server, code, ext, changed, body, unmapped)
         elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
             self._map_physical(changed, "offset", unmapped)
             if changed.get("originMsgId"):
@@ -316,7 +327,8 @@ class Rewriter:
                     own[old[name]] = shared[old[name]] = new[name]
             places = [_physical_of(answer.get("msgId", "")) for answer in (old, new)]
             for physical, now_at in zip(*places, strict=False):
-                self._physical[physical] = self._learned.physical[physical] = now_at
+                self._physical[physical] = now_at
+                self._learned.physical[self._server, physical] = now_at
             is_half = find(ext.get("i", ext.get("properties", "")), names.TRAN_MSG) is not None
             if is_half and "transactionId" in old and "transactionId" in new and "msgId" in new:
                 found = {"transactionId": new["transactionId"], "msgId": new["transactionId"]}
@@ -324,7 +336,7 @@ class Rewriter:
                 found["commitLogOffset"] = str(places[1][0] if places[1] else 0)
                 self._learned.transactions[old["transactionId"]] = found
         elif code in popped.TELLING:
-            self._learned.popped.answer(code, ext, replayed)
+            self._learned.popped.answer(self._server, code, ext, replayed)
         elif code in PULLS:
             place = (ext.get("topic", ""), ext.get("queueId", ""))
             self._learn_offset(place, old, new, "nextBeginOffset")
@@ -406,7 +418,9 @@ class Rewriter:
     def _map_physical(self, ext: dict[str, str], name: str, unmapped: list[str]) -> None:
         text = ext.get(name, "")
         recorded = int(text) if _is_number(text) else -1
-        known = self._physical.get(recorded, self._learned.physical.get(recorded))
+        known = self._physical.get(recorded)
+        if known is None:
+            known = self._learned.physical.get((self._server, recorded))
         if known is None:
             unmapped.append(name)
         else:

@@ -56,7 +56,7 @@ def replay(
         changed = rewriter.request(pair["code"], ext, pair["body"], recorded_ms, gateway.now_ms)
         unmapped.append(changed.unmapped)
         recorded = (dict(pair["answer_ext"]), pair["answer_body"])
-        rewriter._learned.popped.expect(pair["code"], ext, recorded)
+        rewriter._learned.popped.expect(rewriter._server, pair["code"], ext, recorded)
         answer = client.ask(pair["code"], changed.ext, changed.body)
         rewriter.answer(pair["code"], ext, recorded, (answer.ext(), answer.body))
     return client, unmapped

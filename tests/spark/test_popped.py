@@ -159,6 +159,33 @@ def test_each_group_acknowledges_what_it_has_popped(
         assert left(target, "orders", group) | left(target, "bills", group) == set()
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_same_place_at_two_brokers_has_two_messages(
+    make_gateway: MakeGateway, batched: bool
+) -> None:
+    """The queues of brokers have the same numbers, and a group may pop from both in the same millisecond."""
+    target = make_gateway()
+    learned = Learned(Rules("run"))
+    popped = []
+    for key, server in zip(KEYS, ("one", "other"), strict=False):
+        source = make_gateway()
+        recorded = RecordedClient(source)
+        send(recorded, key)
+        [text] = handles(recorded.ask(POP, pop_fields(source)))
+        rewriter = Rewriter(Rules("run"), learned, server)
+        replay(recorded.pairs, rewriter, target)
+        popped.append((recorded, rewriter, text))
+    [_] = {text for _, _, text in popped}
+    for recorded, rewriter, text in popped:
+        if batched:
+            batch_ack(recorded, text)
+        else:
+            recorded.ask(ACK, handle_fields(text))
+        _, unmapped = replay(recorded.pairs[-1:], rewriter, target)
+        assert unmapped == [()]
+    assert left(target, "orders", "consumers") == set()
+
+
 def test_what_the_run_did_not_pop_is_told(make_gateway: MakeGateway) -> None:
     recorded = consume(make_gateway())
     target = make_gateway()
@@ -181,16 +208,17 @@ def test_without_new_handles_it_would_all_come_back(make_gateway: MakeGateway) -
 
 
 def test_an_acknowledgement_waits_for_a_change_of_the_invisible_time() -> None:
-    [later] = ids_told(CHANGE, handle_fields("5 77 1000 0 0 broker-a 3 6"), {"popTime": "99"})
+    changed = handle_fields("5 77 1000 0 0 broker-a 3 6")
+    [later] = ids_told("one", CHANGE, changed, {"popTime": "99"})
     acknowledged = handle_fields("5 99 1000 0 0 broker-a 3 6")
-    assert ids_needed(ACK, acknowledged, b"") == (later,)
+    assert ids_needed("one", ACK, acknowledged, b"") == (later,)
+    assert ids_needed("other", ACK, acknowledged, b"") != (later,)
     for other in ({"group": "others"}, {"topic": "bills"}):
-        assert ids_needed(
-            ACK, acknowledged | handle_fields("5 99 1000 0 0 broker-a 3 6", **other), b""
-        ) != (later,)
-    assert ids_told(CHANGE, acknowledged, {"popTime": "soon"}) == ()
-    assert ids_needed(ACK, {"extraInfo": "broken"}, b"") == ()
-    assert ids_needed(BATCH_ACK, {}, b"broken") == ()
+        fields = acknowledged | handle_fields("5 99 1000 0 0 broker-a 3 6", **other)
+        assert ids_needed("one", ACK, fields, b"") != (later,)
+    assert ids_told("one", CHANGE, acknowledged, {"popTime": "soon"}) == ()
+    assert ids_needed("one", ACK, {"extraInfo": "broken"}, b"") == ()
+    assert ids_needed("one", BATCH_ACK, {}, b"broken") == ()
 
 
 def test_what_was_popped_again_is_missing_until_it_is_in_this_run(
@@ -208,14 +236,14 @@ def test_what_was_popped_again_is_missing_until_it_is_in_this_run(
     rewriter, popped = Rewriter(Rules("run"), learned), learned.popped
     replay(recorded.pairs[:2], rewriter, target)
     again = recorded.pairs[2]
-    popped.expect(POP, dict(again["ext"]), (dict(again["answer_ext"]), again["answer_body"]))
-    assert popped.missing(ACK, handle_fields(first), b"") == []
-    [message] = popped.missing(ACK, handle_fields(second), b"")
+    popped.expect(None, POP, dict(again["ext"]), (dict(again["answer_ext"]), again["answer_body"]))
+    assert popped.missing(None, ACK, handle_fields(first), b"") == []
+    [message] = popped.missing(None, ACK, handle_fields(second), b"")
     told: list[str] = []
     popped.call_when_popped(message, lambda: told.append("popped"))
     target.advance(60_000)
     replay([again], rewriter, target)
-    assert popped.missing(ACK, handle_fields(second), b"") == []
+    assert popped.missing(None, ACK, handle_fields(second), b"") == []
     assert told == ["popped"]
 
 

@@ -721,13 +721,17 @@ def test_a_pulled_message_is_known_though_another_pull_got_it(
 def test_a_message_is_looked_up_by_the_place_that_its_send_gave(*, is_shared: bool) -> None:
     """A batch of the Go client has no other ids."""
     learned = Learned(Rules("run"))
-    sender = Rewriter(Rules("run"), learned)
-    rewriter = Rewriter(Rules("run"), learned) if is_shared else sender
-    old, new = (
+    sender = Rewriter(Rules("run"), learned, "one")
+    rewriter = Rewriter(Rules("run"), learned, "one") if is_shared else sender
+    old, new, others = (
         {"msgId": ",".join(f"7F00000100002A9F{place + at:016X}" for at in range(2))}
-        for place in (5_000, 70)
+        for place in (5_000, 70, 90)
     )
     sender.answer(SEND, {"b": "orders"}, (old, b""), (new, b""))
+    # Of another broker, where another message has that place.
+    Rewriter(Rules("run"), learned, "other").answer(
+        SEND, {"b": "orders"}, (old, b""), (others, b"")
+    )
     view = int(RequestCode.VIEW_MESSAGE_BY_ID)
     for at in range(2):
         asked = rewriter.request(view, {"offset": f"{5000 + at}"}, b"", 0, 0)

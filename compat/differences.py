@@ -187,8 +187,9 @@ DIFFERENCES: Final[Sequence[Difference]] = (
         "`consumerProgress` also shows a group's empty retry queue.",
         "It is created with the group, not with the first retry.",
         (
-            *("seen/consumerProgress/*", "208/0/body.offsetTable.*%RETRY%*", "351/0/body.*"),
-            "seen/*offsetTable.*%RETRY%*",
+            *("seen/consumerProgress/%RETRY%*", "208/0/body.offsetTable.*%RETRY%*"),
+            # The command then also asks for that topic's settings.
+            *("351/0/body.topicName", "351/0/body.*QueueNums", "seen/*offsetTable.*%RETRY%*"),
         ),
         ("admin.commands*", "dashboard.*"),
     ),

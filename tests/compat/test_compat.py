@@ -216,6 +216,21 @@ class TestDifferences:
         for place in ("310/0/ext.msgId", "11/0 t/body.each.body", "seen/sent/code"):
             assert number_of("sending.one-message [cpp]", Finding(310, place, "a", "b")) is None
 
+    @pytest.mark.parametrize(
+        ("place", "number"),
+        [
+            ("seen/consumerProgress/%RETRY%cmp001xg broker-a 0 0 0 0 0 N/A", 22),
+            ("seen/consumerProgress/cmp001x broker-a 0 9 0 9 0 N/A", None),
+            ("351/0/body.topicName", 22),
+            ("351/0/body.perm", None),
+        ],
+    )
+    def test_of_a_group_s_progress_only_its_retry_queue_is_excused(
+        self, place: str, number: int | None
+    ) -> None:
+        finding = Finding(None, place, "(absent)", "1")
+        assert number_of("admin.commands [mqadmin]", finding) == number
+
     def test_each_has_a_reason_and_places(self) -> None:
         for one in DIFFERENCES:
             assert one.what.endswith((".", ")."))

@@ -83,9 +83,11 @@ def compat(
     children.end_in_order()
     try:
         outcomes, titles = _compare(runs, against, folder)
-        report.show(console, outcomes, titles, left_out)
+        is_everything = not (names or against or left_out)
+        notes = report.unseen(outcomes) if is_everything else left_out
+        report.show(console, outcomes, titles, notes)
         if folder:
-            report.write(folder, outcomes, titles, left_out)
+            report.write(folder, outcomes, titles, notes)
             console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
         if write_docs:
             report_docs.write(outcomes)

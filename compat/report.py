@@ -45,11 +45,11 @@ def show(
     console: Console,
     outcomes: Sequence[Outcome],
     titles: tuple[str, str],
-    left_out: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> None:
     """Print the differences that are not deliberate, each with both values, and then the summary.
 
-    `left_out` has a line for each group of scenarios that could not run here.
+    `notes` has lines about what the outcomes do not show, such as the scenarios that could not run here.
     """
     if not console.is_terminal:
         console = Console(width=_UNFOLDED, highlight=False, file=console.file)
@@ -69,14 +69,18 @@ def show(
         console.print(table)
     style = "bold red" if failed else "bold green"
     console.print(Text(summary(outcomes), style=style))
-    for line in left_out:
+    for line in notes:
         console.print(Text(line, style="bold yellow"))
 
 
 def unseen(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return the deliberate differences that no scenario showed. There are some unless everything was run."""
+    """Return a line for each deliberate difference that a run of everything did not show."""
     seen = {found.difference for outcome in outcomes for found in outcome.findings}
-    return [one.what for number, one in enumerate(DIFFERENCES, 1) if number not in seen]
+    return [
+        f"not seen: deliberate difference {number}: {one.what}"
+        for number, one in enumerate(DIFFERENCES, 1)
+        if number not in seen
+    ]
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -115,16 +119,16 @@ def write(
     folder: Path,
     outcomes: Sequence[Outcome],
     titles: tuple[str, str],
-    left_out: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> None:
     """Write `report.md` and `report.html`."""
-    folder.joinpath("report.md").write_text(_markdown(outcomes, titles, left_out))
-    folder.joinpath("report.html").write_text(_html(outcomes, titles, left_out))
+    folder.joinpath("report.md").write_text(_markdown(outcomes, titles, notes))
+    folder.joinpath("report.html").write_text(_html(outcomes, titles, notes))
 
 
-def _markdown(outcomes: Sequence[Outcome], titles: tuple[str, str], left_out: Sequence[str]) -> str:
+def _markdown(outcomes: Sequence[Outcome], titles: tuple[str, str], notes: Sequence[str]) -> str:
     lines = [f"# {titles[0]} and {titles[1]}", "", summary(outcomes), ""]
-    lines += [f"- {line}" for line in left_out] + [""] * bool(left_out)
+    lines += [f"- {line}" for line in notes] + [""] * bool(notes)
     lines += ["| scenario | promise | result |", "|---|---|---|"]
     for outcome in outcomes:
         cells = (outcome.run.name, outcome.run.scenario.promise, _result(outcome))
@@ -138,8 +142,6 @@ def _markdown(outcomes: Sequence[Outcome], titles: tuple[str, str], left_out: Se
                 cells4 = (outcome.run.name, where(found), found.left, found.right)
                 lines.append("| " + " | ".join(_cell(each) for each in cells4) + " |")
     lines += ["", "## Deliberate differences", "", *difference_lines()]
-    if names := unseen(outcomes):
-        lines += ["", "Not seen in this run:", "", *(f"- {each}" for each in names)]
     return "\n".join(lines) + "\n"
 
 
@@ -168,7 +170,7 @@ def _result(outcome: Outcome) -> str:
     return f"{result}; second try, after {' | '.join(outcome.before)}" if outcome.before else result
 
 
-def _html(outcomes: Sequence[Outcome], titles: tuple[str, str], left_out: Sequence[str]) -> str:
+def _html(outcomes: Sequence[Outcome], titles: tuple[str, str], notes: Sequence[str]) -> str:
     def row(cells: Sequence[str], tag: str = "td", kind: str = "") -> str:
         inner = "".join(f"<{tag}>{escape(shown(cell))}</{tag}>" for cell in cells)
         return f'<tr class="{kind}">{inner}</tr>'
@@ -192,7 +194,7 @@ def _html(outcomes: Sequence[Outcome], titles: tuple[str, str], left_out: Sequen
     parts = [
         f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>',
         f"<style>{_STYLE}</style><h1>{escape(title)}</h1><p>{escape(summary(outcomes))}</p>",
-        *(f"<p>{escape(line)}</p>" for line in left_out),
+        *(f"<p>{escape(line)}</p>" for line in notes),
     ]
     for heading, columns, body in (
         ("Differences that are in no table", ("scenario", "where", *titles), found),

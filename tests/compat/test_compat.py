@@ -24,7 +24,7 @@ from compat.exchanges import TAG, Exchange, exchanges, tag
 from compat.peers import Peer, built_in_pair
 from compat.report import difference_lines, summary, write
 from compat.report_docs import CLIENTS, DIFFERENCES_FILE, TABLES_FILE, tables
-from compat.runner import Outcome
+from compat.runner import Judged, Outcome
 from compat.scenarios import FILES, SCENARIOS, Scenario, Stage
 from compat.toolchain.go import installed_go
 from gateway.wire.codes import CommandFlag, RequestCode
@@ -366,6 +366,25 @@ class TestCommand:
         done = CliRunner().invoke(compat, ["recall", "--report", str(tmp_path)])
         assert isinstance(done.exception, SystemExit)
         assert done.stderr.startswith("tidegate compat: [Errno 21] Is a directory: ")
+
+    @pytest.mark.parametrize("names", [[], ["recall"]])
+    @pytest.mark.usefixtures("own_signals")
+    def test_a_run_of_everything_tells_which_difference_it_did_not_show(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
+    ) -> None:
+        """It may be gone. A run of some scenarios shows only theirs."""
+        scenario = Scenario("made.up", "It differs.", ("raw",), lambda stage: None, False)
+        findings = [Judged(Finding(None, "seen/a/remark", "an Exception", "a word"), 1)]
+        outcome = Outcome(runner.Run(scenario, "raw", tag(1)), findings, {})
+        monkeypatch.setattr("compat.command._compare", lambda *_: ([outcome], ("one", "other")))
+        monkeypatch.setattr(runner, "left_out", lambda _: [])
+        done = CliRunner().invoke(compat, [*names, "--report", str(tmp_path)])
+        pages = [(tmp_path / name).read_text() for name in ("report.md", "report.html")]
+        for said in (done.stdout, *pages):
+            assert said.count("not seen: deliberate difference") == (
+                0 if names else len(DIFFERENCES) - 1
+            )
+            assert "not seen: deliberate difference 1:" not in said
 
     @pytest.mark.parametrize(("address", "status"), [("nonsense", 2), ("127.0.0.1:1", 1)])
     def test_a_wrong_address_is_told_of_before_any_client_is_started(

@@ -23,6 +23,7 @@ import rich_click as click
 from click.exceptions import Exit
 
 from gateway.wire.addresses import parse_address, show_address
+from gateway.wire.codes import RequestCode
 from spark_jobs import result_files
 from spark_jobs.errors import JobError
 from spark_jobs.tasks import explained
@@ -520,7 +521,7 @@ def replay(
             )
         if broker is None:
             for code, number in sorted(plan.by_code.items()):
-                click.echo(f"  {number:,} of code {code}")
+                click.echo(f"  {number:,} of {_code(code)}")
             return
         if not plan.requests:
             why = _why_none(plan, from_log=from_log, has_log="sends" in totals(tables))
@@ -568,7 +569,7 @@ def _tell_plan(plan: Plan, codes: Sequence[int], without: Sequence[int]) -> list
     )
     notes: list[str] = []
     for code, number in sorted(plan.left_out.items()):
-        _note(notes, f"  left out: {number:,} of code {code}")
+        _note(notes, f"  left out: {number:,} of {_code(code)}")
     for flag, chosen_codes in (("code", codes), ("without", without)):
         for code in chosen_codes:
             if code not in plan.by_code and code not in plan.left_out:
@@ -584,6 +585,13 @@ def _tell_plan(plan: Plan, codes: Sequence[int], without: Sequence[int]) -> list
             "compare this with another replay, not with the recording",
         )
     return notes
+
+
+def _code(code: int) -> str:
+    """Return a request code with its name, if it has one."""
+    with suppress(ValueError):
+        return f"code {code} ({RequestCode(code).name})"
+    return f"code {code}"
 
 
 def _why_none(plan: Plan, *, from_log: bool, has_log: bool) -> str:

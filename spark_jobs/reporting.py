@@ -65,7 +65,7 @@ def _comparison(found: Comparison) -> Section:
         (
             f"{one.code} {one.field}",
             *(one.verdict, _short(one.expected), _short(one.found)),
-            *(one.kind, one.differ, one.answers, one.noise),
+            *(one.kind, one.differ, one.answers, one.noise if found.has_noise else None),
             *(_moment(one.first_ns), _moment(one.last_ns)),
             f"{Path(one.file).name} at {one.position}",
         )
@@ -73,7 +73,7 @@ def _comparison(found: Comparison) -> Section:
     ]
     codes = [
         (
-            *(code.name, code.code, code.verdict, code.answers),
+            *(code.name, str(code.code), code.verdict, code.answers),
             *(code.baseline_ms or (None, None)),
             *(code.candidate_ms or (None, None)),
         )
@@ -220,11 +220,11 @@ def _profile(found: Profile) -> Section:
         f"{found.requests:,} requests on {found.connections:,} connections in {found.seconds:,.1f} s "
         f"({found.request_rate:,.1f} per s, at most {found.peak_requests:,}); {found.sent:,} messages "
         f"sent, {found.delayed:,} of them delayed, at most {found.peak_due:,} due in one second and "
-        f"{found.pending_at_most:,} waiting; {found.stored_bytes_a_day / 1e9:,.3f} GB of bodies a day"
+        f"{found.pending_at_most:,} waiting; at that rate {found.stored_bytes_a_day / 1e9:,.3f} GB of bodies a day"
     )
     codes = [
         (
-            *(one.name, one.code, "client" if one.from_client else "server", one.requests),
+            *(one.name, str(one.code), "client" if one.from_client else "server", one.requests),
             *(f"{one.share:.1%}", one.unanswered, one.refused, one.bytes, one.p50_ms, one.p99_ms),
         )
         for one in found.codes
@@ -232,7 +232,7 @@ def _profile(found: Profile) -> Section:
     topics = [tuple(msgspec.structs.astuple(one)) for one in found.topics]
     delays = [(one.asked, one.delay, one.messages) for one in found.delays]
     columns = (
-        *("request", "code", "from", "requests", "share", "unanswered", "refused", "bytes"),
+        *("request", "code", "from", "requests", "share", "unanswered", "answer not 0", "bytes"),
         *("P50 ms", "P99 ms"),
     )
     by_range: dict[str, float] = {}

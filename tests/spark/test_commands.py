@@ -688,6 +688,9 @@ def test_codes_that_no_request_has_are_told_and_why_nothing_is_sent(
     assert [line for line in said if "has this code" in line] == [
         "  --without 301: no request of a client has this code"
     ]
+    assert [line.rpartition(" of ")[2] for line in said if "left out: " in line] == [
+        "code 310 (SEND_MESSAGE_V2)"
+    ]
     for flag, why in ((("--code", "301"), "all are left out"), (("--from-log",), "no commit log")):
         assert status_of(*command, *flag) == 1
         assert why in capsys.readouterr().err

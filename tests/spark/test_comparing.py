@@ -379,7 +379,7 @@ def test_how_long_answers_took_is_told_of_both_runs(spark: SparkSession) -> None
     )[0]
     table = next(part for part in section.parts if part.title.startswith("By request code"))
     assert isinstance(table, Table)
-    assert table.rows == [("SEND_MESSAGE_V2", SEND, "noise", 200, None, None, 40.0, 40.0)]
+    assert table.rows == [("SEND_MESSAGE_V2", str(SEND), "noise", 200, None, None, 40.0, 40.0)]
 
 
 def test_it_is_told_how_late_each_run_was(spark: SparkSession) -> None:

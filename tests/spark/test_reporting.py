@@ -164,6 +164,18 @@ def test_both_forms_say_what_was_found() -> None:
     assert "fine \\| &lt;b&gt;really&lt;/b&gt;" in markdown("r", AT, found)
 
 
+def test_a_code_is_no_amount_and_noise_that_was_not_measured_is_not_none() -> None:
+    found = msgspec.structs.replace(
+        COMPARISON[1],
+        has_noise=False,
+        codes=[CodeVerdict(code=200_050, name="POP_MESSAGE", answers=1_000, verdict="differs")],
+    )
+    text = markdown("r", AT, sections([("compare", found)]))
+    assert "| POP_MESSAGE | 200050 | differs | 1,000 |" in text
+    assert "| changed | 2 | 10 |  | 2023-" in text
+    assert "| changed | 2 | 10 | 0 | 2023-" in markdown("r", AT, sections([COMPARISON]))
+
+
 def test_what_limits_the_findings_is_in_the_report() -> None:
     """What was left out belongs to what was found, also for those who see only the report."""
     found = [(name, msgspec.structs.replace(one, notes=[f"{name} <&>"])) for name, one in FINDINGS]

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from gateway.wire import properties as names
-from gateway.wire.codes import CommandFlag, RequestCode
+from gateway.wire.codes import CommandFlag, RequestCode, ResponseCode
 from gateway.wire.dialect import to_json
 from gateway.wire.messages import Message, MessageError, decode_messages
 from gateway.wire.properties import find, parse
@@ -579,7 +579,7 @@ def _differences(
     """Yield the fields in which two answers differ, with both values.
 
     If one of the two is missing, that is all in which they differ: `answered` and `code`, and the `remark`, which of a
-    request that never left says why.
+    request that never left says why. No client reads the remark of a success.
     """
     is_one_missing = (old[0] == _NO_NUMBER) != (new[0] == _NO_NUMBER)
     if old[0] != new[0]:
@@ -587,7 +587,7 @@ def _differences(
         if is_one_missing:
             yield "answered", _truth(before is not None), _truth(after is not None)
         yield "code", before, after
-    if old[1] != new[1]:
+    if old[1] != new[1] and not old[0] == new[0] == ResponseCode.SUCCESS:
         yield "remark", old[1], new[1]
     if is_one_missing:
         return

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from gateway.wire.codes import RequestCode
+from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.dialect import MAX_TEXT
 from spark_jobs import replaying, reporting
 from spark_jobs.comparing import body_facts, compare, exceeds
@@ -80,6 +80,24 @@ def test_what_two_runs_of_one_server_differ_in_is_noise(spark: SparkSession) -> 
         ignored=["code", f"{SEND}:remark", "ext.MSG_REGION"],
     )
     assert ignored.is_same
+
+
+def test_a_remark_counts_where_a_client_reads_it(spark: SparkSession) -> None:
+    """Brokers put words beside a success that mean nothing, such as `not set any response code`."""
+
+    def remarked(remark: str | None) -> DataFrame:
+        codes = (int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR))
+        row = {"file": "a", "feature": "sends", "asked_ns": 1, "code": SEND, "answer_ext": {}}
+        return answers(
+            spark,
+            [
+                row | {"position": code, "answer_code": code, "answer_remark": remark}
+                for code in codes
+            ],
+        )
+
+    [one] = compare(remarked("not set any response code"), remarked(None)).differences
+    assert (one.field, one.position, one.differ) == ("remark", int(ResponseCode.SYSTEM_ERROR), 1)
 
 
 def test_a_recording_is_the_same_as_itself(spark: SparkSession, tables: Path) -> None:

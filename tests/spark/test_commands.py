@@ -621,6 +621,8 @@ def test_it_is_told_that_several_brokers_become_one(
     assert status_of(*command, "--dry-run") == 0
     said = capsys.readouterr().out
     assert ("sent to 2 brokers, and all go to one" in said) is told
+    chosen, _ = choose(recorded, None)
+    assert chosen.where("server like '%:10909'").isEmpty()
     of_servers = recorded.where("not from_client and asked_ns is not null").count()
     assert of_servers > 0
     assert f"  not counted: {of_servers} requests of servers; the target sends its own" in said

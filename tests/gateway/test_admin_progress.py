@@ -11,7 +11,7 @@ from gateway.wire.codes import RequestCode, ResponseCode
 from storage.progress import Progress
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
-from tests.gateway.test_pop import pop_fields
+from tests.gateway.popping import pop_fields
 from tests.gateway.tools import (
     by_queue,
     commit_offset,

@@ -20,8 +20,7 @@ from storage.logged import LoggedTransaction
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail, damaged_page, file_cannot_grow
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
-from tests.gateway.test_locks import lock, request, unlock
-from tests.gateway.test_pop import (
+from tests.gateway.popping import (
     INVISIBLE_MS,
     ack,
     ask_pop,
@@ -30,6 +29,7 @@ from tests.gateway.test_pop import (
     pop,
     pop_fields,
 )
+from tests.gateway.test_locks import lock, request, unlock
 from tests.gateway.test_send_back import send_back
 from tests.gateway.test_transactions import begin
 from tests.gateway.tools import (

@@ -7,7 +7,7 @@ import json
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
-from tests.gateway.test_pop import pop_fields
+from tests.gateway.popping import pop_fields
 
 
 def set_group(client: MemoryClient, **settings: object) -> None:

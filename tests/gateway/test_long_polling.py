@@ -12,7 +12,7 @@ from gateway.wire.messages import decode_messages
 from storage.keys import queue_prefix
 from tests.gateway.faults import damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
-from tests.gateway.test_pop import pop_fields
+from tests.gateway.popping import pop_fields
 from tests.gateway.tools import create_topic, ok, read
 
 

@@ -18,7 +18,7 @@ from gateway.wire.messages import decode_messages
 from storage import store
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
-from tests.gateway.test_pop import pop_fields
+from tests.gateway.popping import pop_fields
 from tests.gateway.test_replies import fields as reply_fields
 from tests.gateway.test_tls import TlsClient, careless
 from tests.gateway.tools import create_topic, ok

@@ -23,7 +23,7 @@ from gateway.wire.pops import parse_handle
 from storage.keys import queue_prefix
 from tests.gateway.faults import batches_cannot_begin, commits_fail, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
-from tests.gateway.test_pop import (
+from tests.gateway.popping import (
     INVISIBLE_MS,
     ack,
     ask_pop,

@@ -18,7 +18,7 @@ from storage import MAX_WITH_ID, StorageError, Store
 from tests.command import Tidegate
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway
-from tests.gateway.test_pop import pop
+from tests.gateway.popping import pop
 from tests.live.process import GatewayProcess
 from tests.ops.conftest import Command
 from tests.ops.test_care import clear_first_record

@@ -21,7 +21,7 @@ from storage.keys import pack_u64, queue_prefix
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail, damaged_page, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway
-from tests.gateway.test_pop import pop_fields
+from tests.gateway.popping import pop_fields
 from tests.gateway.tools import create_topic, ok
 from tests.storage.faults import disk_takes_no_checkpoint, lmdb_cannot_be_written
 

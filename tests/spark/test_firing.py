@@ -25,7 +25,7 @@ from spark_jobs.profiling import Profile, profile
 from spark_jobs.reporting import sections
 from spark_jobs.rewriting import Rewriter, Rules, new_id
 from tests.gateway.memory import MemoryClient, MemoryGateway
-from tests.gateway.test_pop import ask_pop, pop_fields
+from tests.gateway.popping import ask_pop, pop_fields
 from tests.gateway.test_transactions import begin, end
 from tests.spark.recorded import RecordedClient, replay
 

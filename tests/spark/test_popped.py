@@ -17,7 +17,7 @@ from spark_jobs.popped import ids_needed, ids_told
 from spark_jobs.rewriting import Learned, Rewriter, Rewritten, Rules
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway
-from tests.gateway.test_pop import handle_fields, handles, pop_fields
+from tests.gateway.popping import handle_fields, handles, pop_fields
 from tests.spark.recorded import RecordedClient, replay
 
 POP, ACK = RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE

@@ -20,7 +20,7 @@ from gateway.wire.pops import Handle, parse_handle
 from tests.gateway.memory import MemoryClient
 from tests.gateway.model.machine import MOST_RETRIES, TOPICS, Machine, picks, queues, topics
 from tests.gateway.model.world import Message, Order, Place
-from tests.gateway.test_pop import handle_fields, handles, pop_fields
+from tests.gateway.popping import handle_fields, handles, pop_fields
 
 GROUP, IN_ORDER = "poppers", "ordered"
 

@@ -16,8 +16,8 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
-from tests.gateway.test_transactions import begin, checks, produce
 from tests.gateway.tools import create_topic, ok
+from tests.gateway.transactions import begin, checks, produce
 
 ADVERTISED = HostPort("127.0.0.1", 9876)
 

@@ -9,8 +9,8 @@ from gateway.wire.commands import Command
 from storage.keys import id_key, queue_prefix
 from tests.gateway.faults import damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
-from tests.gateway.test_transactions import Half, begin, end
 from tests.gateway.tools import create_topic, ok
+from tests.gateway.transactions import Half, begin, end
 
 
 def debounced(

@@ -31,7 +31,6 @@ from tests.gateway.popping import (
 )
 from tests.gateway.test_locks import lock, request, unlock
 from tests.gateway.test_send_back import send_back
-from tests.gateway.test_transactions import begin
 from tests.gateway.tools import (
     by_queue,
     commit_offset,
@@ -41,6 +40,7 @@ from tests.gateway.tools import (
     put_group,
     read,
 )
+from tests.gateway.transactions import begin
 from tests.storage.faults import (
     DISK_BROKEN,
     DISK_FULL,

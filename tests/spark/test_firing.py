@@ -26,7 +26,7 @@ from spark_jobs.reporting import sections
 from spark_jobs.rewriting import Rewriter, Rules, new_id
 from tests.gateway.memory import MemoryClient, MemoryGateway
 from tests.gateway.popping import ask_pop, pop_fields
-from tests.gateway.test_transactions import begin, end
+from tests.gateway.transactions import begin, end
 from tests.spark.recorded import RecordedClient, replay
 
 MS = 1_000_000

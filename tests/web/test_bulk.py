@@ -18,8 +18,8 @@ from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.gateway.test_housekeeping import log_lines
-from tests.gateway.test_transactions import COMMIT, begin, end
 from tests.gateway.tools import ok
+from tests.gateway.transactions import COMMIT, begin, end
 from tests.web.http import HTTP_PORT, HttpClient, api_endpoints
 
 HOUR_MS = 3_600_000

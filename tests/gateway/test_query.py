@@ -13,29 +13,9 @@ from gateway.wire.messages import decode_message, decode_messages, parse_offset_
 from gateway.wire.properties import parse
 from storage import Found, Store, find_by_key
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
+from tests.gateway.tools import query
 
 HOUR_MS = 3_600_000
-
-
-def query(
-    client: MemoryClient,
-    key: str,
-    topic: str = "orders",
-    *,
-    most: int = 64,
-    begin: int = 0,
-    end: int = 2**63 - 1,
-    **more: str,
-) -> Command:
-    """Query by key, or by id with the fields of `more`, and return the response."""
-    ext = {
-        "topic": topic,
-        "key": key,
-        "maxNum": str(most),
-        "beginTimestamp": str(begin),
-        "endTimestamp": str(end),
-    }
-    return client.ask(RequestCode.QUERY_MESSAGE, ext | more)
 
 
 def found(client: MemoryClient, key: str, topic: str = "orders", **options: object) -> list[str]:

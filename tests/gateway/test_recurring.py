@@ -26,7 +26,7 @@ from storage.keys import planned_key, queue_prefix, recurring_key
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail, damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
-from tests.gateway.test_query import query
+from tests.gateway.tools import query
 from tests.storage.folder import change_table
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000

@@ -19,7 +19,7 @@ from storage.keys import queue_prefix
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies, properties_of
-from tests.gateway.test_query import query
+from tests.gateway.tools import query
 from tests.gateway.transactions import (
     COMMIT,
     GROUP,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gateway.wire.codes import ResponseCode
+from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.dialect import to_json
 from tests.gateway.memory import MemoryClient
@@ -69,3 +69,24 @@ def offset_of(client: MemoryClient, topic: str, queue: int, group: str) -> int:
 def put_group(client: MemoryClient, group: str, **settings: object) -> Command:
     """Create a group as `updateSubGroup` does (200)."""
     return client.ask(200, None, json.dumps({"groupName": group, **settings}).encode())
+
+
+def query(
+    client: MemoryClient,
+    key: str,
+    topic: str = "orders",
+    *,
+    most: int = 64,
+    begin: int = 0,
+    end: int = 2**63 - 1,
+    **more: str,
+) -> Command:
+    """Query by key, or by id with the fields of `more`, and return the response."""
+    ext = {
+        "topic": topic,
+        "key": key,
+        "maxNum": str(most),
+        "beginTimestamp": str(begin),
+        "endTimestamp": str(end),
+    }
+    return client.ask(RequestCode.QUERY_MESSAGE, ext | more)

@@ -18,6 +18,7 @@ from gateway.wire.messages import Message, decode_messages
 from storage import StorageError, Store, logged
 from storage.logged import LoggedTransaction
 from tests.gateway.conftest import MakeGateway
+from tests.gateway.consuming import lock, lock_request, send_back, unlock
 from tests.gateway.faults import commits_fail, damaged_page, file_cannot_grow
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.gateway.popping import (
@@ -29,8 +30,6 @@ from tests.gateway.popping import (
     pop,
     pop_fields,
 )
-from tests.gateway.test_locks import lock, request, unlock
-from tests.gateway.test_send_back import send_back
 from tests.gateway.tools import (
     by_queue,
     commit_offset,
@@ -849,9 +848,9 @@ def test_queue_locks_are_what_they_were_and_only_those_of_the_batch_are_read_aga
             gateway,
             client,
             [
-                (RequestCode.UNLOCK_BATCH_MQ, None, request("c1", (0, 2))),
-                (RequestCode.LOCK_BATCH_MQ, None, request("c2", (0, 1, 2, 3))),
-                (RequestCode.UNLOCK_BATCH_MQ, None, request("c2", (2, 3))),
+                (RequestCode.UNLOCK_BATCH_MQ, None, lock_request("c1", (0, 2))),
+                (RequestCode.LOCK_BATCH_MQ, None, lock_request("c2", (0, 1, 2, 3))),
+                (RequestCode.UNLOCK_BATCH_MQ, None, lock_request("c2", (2, 3))),
             ],
         )
     # All that the batch changed and that are locked were asked for just now; the other group's lock was not.

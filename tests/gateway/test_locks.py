@@ -3,44 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 
 import pytest
 
 from gateway import queue_locks
 from gateway.wire.codes import RequestCode, ResponseCode
+from tests.gateway.consuming import lock, lock_request, unlock
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
-
-
-def request(client_id: str, queues: Iterable[int], group: str = "workers") -> bytes:
-    """Return the body of both requests."""
-    return json.dumps(
-        {
-            "consumerGroup": group,
-            "clientId": client_id,
-            "onlyThisBroker": False,
-            "mqSet": [
-                {"topic": "orders", "brokerName": "broker-a", "queueId": queue} for queue in queues
-            ],
-        }
-    ).encode()
-
-
-def lock(client: MemoryClient, client_id: str, *queues: int, group: str = "workers") -> list[int]:
-    """Ask for queues, and return those that were granted."""
-    answer = client.ask(RequestCode.LOCK_BATCH_MQ, None, request(client_id, queues, group))
-    assert answer.code == ResponseCode.SUCCESS
-    granted = json.loads(answer.body)["lockOKMQSet"]
-    assert all(queue["topic"] == "orders" for queue in granted)
-    assert all(queue["brokerName"] == "broker-a" for queue in granted)
-    return sorted(queue["queueId"] for queue in granted)
-
-
-def unlock(client: MemoryClient, client_id: str, *queues: int) -> None:
-    """Unlock queues."""
-    answer = client.ask(RequestCode.UNLOCK_BATCH_MQ, None, request(client_id, queues))
-    assert answer.code == ResponseCode.SUCCESS
 
 
 def test_are_exclusive(client: MemoryClient) -> None:
@@ -114,11 +84,11 @@ def test_end_a_minute_after_a_restart(gateway: MemoryGateway, client: MemoryClie
 
 def test_what_cannot_be_stored_is_not_locked(gateway: MemoryGateway, client: MemoryClient) -> None:
     with commits_fail(gateway):
-        refused = client.ask(RequestCode.LOCK_BATCH_MQ, None, request("c1", (0,)))
+        refused = client.ask(RequestCode.LOCK_BATCH_MQ, None, lock_request("c1", (0,)))
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert lock(client, "c2", 0) == [0]
     with commits_fail(gateway):
-        refused = client.ask(RequestCode.UNLOCK_BATCH_MQ, None, request("c2", (0,)))
+        refused = client.ask(RequestCode.UNLOCK_BATCH_MQ, None, lock_request("c2", (0,)))
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert lock(client, "c1", 0) == []
 
@@ -243,7 +213,7 @@ def test_nothing_asked_for(client: MemoryClient) -> None:
 
 def test_unlock_oneway(client: MemoryClient) -> None:
     lock(client, "c1", 0)
-    client.send(RequestCode.UNLOCK_BATCH_MQ, None, request("c1", (0,)), oneway=True)
+    client.send(RequestCode.UNLOCK_BATCH_MQ, None, lock_request("c1", (0,)), oneway=True)
     assert client.take() == []
     assert lock(client, "c2", 0) == [0]
 
@@ -277,8 +247,8 @@ def test_beyond_the_most_of_all_there_are_none_until_some_have_ended(
 @pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
 def test_too_many_at_once(client: MemoryClient, code: RequestCode) -> None:
     """Those of a whole topic are possible."""
-    assert client.ask(code, None, request("c1", range(10_000))).code == ResponseCode.SUCCESS
-    refused = client.ask(code, None, request("c1", range(10_001)))
+    assert client.ask(code, None, lock_request("c1", range(10_000))).code == ResponseCode.SUCCESS
+    refused = client.ask(code, None, lock_request("c1", range(10_001)))
     assert (refused.code, refused.remark) == (
         ResponseCode.INVALID_PARAMETER,
         "10001 queues in one request; 10000 are possible",
@@ -289,7 +259,7 @@ def test_too_many_at_once(client: MemoryClient, code: RequestCode) -> None:
 @pytest.mark.parametrize("name", ["c1", "workers", "orders", "broker-a"])
 def test_a_long_name_is_refused(client: MemoryClient, code: int, name: str) -> None:
     """Each of 300,000 locks could have kept 16 MB, in memory and on disk."""
-    body = request("c1", (0, 1))
+    body = lock_request("c1", (0, 1))
     refused = client.ask(code, None, body.replace(name.encode(), b"n" * 1_001, 1))
     assert (refused.code, refused.remark) == (
         ResponseCode.INVALID_PARAMETER,

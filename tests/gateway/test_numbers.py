@@ -11,9 +11,9 @@ from twisted.logger import capturedLogs, formatEvent
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.conftest import MakeGateway
+from tests.gateway.consuming import send_back
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.gateway.popping import INVISIBLE_MS, ask_pop, pop
-from tests.gateway.test_send_back import send_back
 from tests.gateway.tools import create_topic, ok, put_group
 
 FULL_OF_TOPICS, FULL_OF_GROUPS = (

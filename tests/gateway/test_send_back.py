@@ -7,30 +7,13 @@ import json
 import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
-from gateway.wire.commands import Command
 from gateway.wire.messages import Message, offset_msg_id
 from tests.gateway.conftest import MakeGateway
+from tests.gateway.consuming import send_back
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, properties_of
 
 RETRY, DEAD = "%RETRY%workers", "%DLQ%workers"
 LEVELS_S = (1, 5, 10, 30, *(60 * n for n in range(1, 11)), 1_200, 1_800, 3_600, 7_200)
-
-
-def send_back(
-    client: MemoryClient,
-    message: Message | int,
-    level: int = 0,
-    *,
-    group: str = "workers",
-    most: int | None = None,
-    version: int = 513,
-) -> Command:
-    """Send back a pulled message, or the one at a physical offset."""
-    offset = message if isinstance(message, int) else message.physical_offset
-    ext = {"offset": str(offset), "group": group, "delayLevel": str(level)}
-    if most is not None:
-        ext["maxReconsumeTimes"] = str(most)
-    return client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext, version=version)
 
 
 def pulled(client: MemoryClient, **properties: str) -> Message:

@@ -18,10 +18,10 @@ from gateway.wire.codes import RequestCode, ResponseCode
 from storage.keys import queue_prefix
 from storage.paused import PausedTopics
 from tests.gateway.conftest import MakeGateway
+from tests.gateway.consuming import send_back
 from tests.gateway.faults import commits_fail, damaged_row
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.gateway.popping import pop_fields
-from tests.gateway.test_send_back import send_back
 from tests.gateway.tools import commit_offset, create_topic, ok, put_group
 from tests.web.http import HTTP_PORT, HttpClient
 

@@ -23,8 +23,8 @@ from storage.redo_log import GAP
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import batches_cannot_begin, commits_fail, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+from tests.gateway.metrics import Scrape
 from tests.gateway.popping import pop
-from tests.ops.test_metrics import Scrape
 from tests.storage.faults import DISK_FULL, disk_takes_no_checkpoint
 from tests.storage.folder import damage_log
 

@@ -12,8 +12,8 @@ from gateway.wire.commands import Command
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
+from tests.gateway.metrics import Scrape
 from tests.gateway.tools import create_topic, ok
-from tests.ops.test_metrics import Scrape
 
 
 def limit(client: MemoryClient, *changes: str, topic: str = "orders") -> None:

@@ -17,8 +17,8 @@ from storage import usage_of
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
+from tests.gateway.metrics import Scrape
 from tests.gateway.tools import create_topic, ok
-from tests.ops.test_metrics import Scrape
 
 HOUR_MS = 3_600_000
 

@@ -14,50 +14,19 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from gateway.monitoring import client_metrics
 from gateway.monitoring.client_metrics import version_name
 from gateway.monitoring.meter import Distribution
-from gateway.monitoring.metrics import SAMPLES_AT_ONCE, Metrics
+from gateway.monitoring.metrics import SAMPLES_AT_ONCE
 from gateway.wire.codes import RequestCode, ResponseCode
 from storage import RestartNeededError, logged
 from storage.keys import pack_u64, queue_prefix
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail, damaged_page, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway
+from tests.gateway.metrics import Scrape, metrics_of
 from tests.gateway.popping import pop_fields
 from tests.gateway.tools import create_topic, ok
 from tests.storage.faults import disk_takes_no_checkpoint, lmdb_cannot_be_written
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-def metrics_of(gateway: MemoryGateway) -> Metrics:
-    """Return the metrics that a gateway's HTTP port serves."""
-    service = gateway.service
-    connections = service.factory.connections
-    return Metrics(
-        service.broker, lambda: len(connections), lambda: service.recorded, service.not_ready
-    )
-
-
-class Scrape:
-    """The samples of one scrape of a gateway."""
-
-    def __init__(self, gateway: MemoryGateway) -> None:
-        text = b"".join(metrics_of(gateway).pieces()).decode()
-        self.samples = [
-            sample for family in text_string_to_metric_families(text) for sample in family.samples
-        ]
-
-    def __getitem__(self, name: str) -> float:
-        """Return the one sample with this name."""
-        (value,) = [sample.value for sample in self.samples if sample.name == name]
-        return value
-
-    def by(self, name: str, *labels: str) -> dict[str, float]:
-        """Return the samples with this name, by some of their labels."""
-        return {
-            "@".join(sample.labels[label] for label in labels): sample.value
-            for sample in self.samples
-            if sample.name == name
-        }
 
 
 def hold(gateway: MemoryGateway, delay_ms: int, topic: str = "orders", **properties: str) -> None:

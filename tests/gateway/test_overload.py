@@ -19,7 +19,7 @@ from storage import store
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.gateway.popping import pop_fields
-from tests.gateway.test_replies import fields as reply_fields
+from tests.gateway.replies import reply_fields
 from tests.gateway.tls import TlsClient, careless
 from tests.gateway.tools import create_topic, ok
 

@@ -9,7 +9,7 @@ import pytest
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.fields import to_ext
-from gateway.wire.headers import SendMessage, SendMessageV2
+from gateway.wire.headers import SendMessageV2
 from gateway.wire.messages import parse_offset_msg_id
 from gateway.wire.properties import parse
 from storage.keys import queue_prefix
@@ -20,10 +20,9 @@ from tests.gateway.memory import (
     MemoryClient,
     MemoryGateway,
     bodies,
-    property_string,
 )
+from tests.gateway.replies import TOPIC, reply_fields
 
-TOPIC = "DefaultCluster_REPLY_TOPIC"
 ASKER = "asker@1"
 PROPERTIES = {
     "CORRELATION_ID": "c1",
@@ -42,27 +41,10 @@ def asker(gateway: MemoryGateway) -> MemoryClient:
     return client
 
 
-def fields(properties: dict[str, str], **changes: Any) -> SendMessage:
-    """Return the fields of a reply."""
-    values: dict[str, Any] = {
-        "producer_group": "repliers",
-        "topic": TOPIC,
-        "default_topic": "TBW102",
-        "default_topic_queue_nums": 4,
-        "queue_id": 0,
-        "sys_flag": 0,
-        "born_timestamp": START_MS - 7,
-        "flag": 9,
-        "properties": property_string(properties),
-        **changes,
-    }
-    return SendMessage(**values)
-
-
 def send(client: MemoryClient, properties: dict[str, str] | None = None, **changes: Any) -> int:
     """Send a reply as Java does (325), and return its opaque."""
     body = changes.pop("body", b"pong")
-    given = fields(PROPERTIES if properties is None else properties, **changes)
+    given = reply_fields(PROPERTIES if properties is None else properties, **changes)
     letters = SendMessageV2(**{name: getattr(given, name) for name in given.__struct_fields__})
     return client.send(RequestCode.SEND_REPLY_MESSAGE_V2, to_ext(letters), body)
 
@@ -129,7 +111,9 @@ class TestPushing:
         assert answer(client, opaque).code == ResponseCode.SUCCESS
 
     def test_go_sends_it_with_long_names(self, client: MemoryClient, asker: MemoryClient) -> None:
-        opaque = client.send(RequestCode.SEND_REPLY_MESSAGE, to_ext(fields(PROPERTIES)), b"pong")
+        opaque = client.send(
+            RequestCode.SEND_REPLY_MESSAGE, to_ext(reply_fields(PROPERTIES)), b"pong"
+        )
         assert take(asker).body == b"pong"
         assert answer(client, opaque).code == ResponseCode.SUCCESS
 

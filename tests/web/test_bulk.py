@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 
 from gateway.monitoring.audit import read_lines
 from gateway.pending.bulk import BulkChanges
@@ -17,7 +18,6 @@ from storage import timeline as stored_timeline
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
-from tests.gateway.test_housekeeping import log_lines
 from tests.gateway.tools import ok
 from tests.gateway.transactions import COMMIT, begin, end
 from tests.web.http import HTTP_PORT, HttpClient, api_endpoints
@@ -418,12 +418,12 @@ def test_how_far_a_job_was_when_the_gateway_stopped_is_told(
     handlers["start_bulk"](Asker(None, "127.0.0.1"), bulk.ConfirmBody(token=token))
     for _ in range(turns):
         held.reactor.turn()
-    with log_lines() as lines:
+    with capturedLogs() as logged:
         held.service.stop()
     held.restart()
     changed = 24 - pending(http)
     assert changed < 24
-    (line,) = [line for line in lines if " (abort): " in line]
+    (line,) = [line for line in map(formatEvent, logged) if " (abort): " in line]
     assert f": {changed} messages are changed, of about 24;" in line
     noted = [one for one in read_lines(held.data) if one["action"] == "abort"]
     assert len(noted) == changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -112,3 +113,8 @@ def _parse(data: bytes, method: str) -> HttpAnswer:
     if method != "HEAD" and "content-length" in headers:
         assert len(body) == int(headers["content-length"])
     return HttpAnswer(int(first.split()[1]), headers, body)
+
+
+def basic(name: str, key: str) -> str:
+    """Return the header that names a user."""
+    return "Basic " + base64.b64encode(f"{name}:{key}".encode()).decode()

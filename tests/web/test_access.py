@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from pathlib import Path
@@ -17,16 +16,11 @@ from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_use
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryGateway
 from tests.gateway.tools import commit_offset, put_group
-from tests.web.http import API, HTTP_PORT, HttpClient
+from tests.web.http import API, HTTP_PORT, HttpClient, basic
 
 TOKEN = "abcdefghijklmnopqrstuvwx"
 ANYWHERE = parse_host_port("0.0.0.0:9877")
 LOOPBACK = parse_host_port(HTTP_PORT)
-
-
-def basic(name: str, key: str) -> str:
-    """Return the header that names a user."""
-    return "Basic " + base64.b64encode(f"{name}:{key}".encode()).decode()
 
 
 @pytest.fixture

@@ -30,8 +30,7 @@ from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.gateway.tools import commit_offset, create_topic, ok
-from tests.web.http import API, HTTP_PORT, HttpClient, api_endpoints
-from tests.web.test_access import basic
+from tests.web.http import API, HTTP_PORT, HttpClient, api_endpoints, basic
 
 NAMES = ("broker-a-0", "broker-a-1")
 KEY = "k"

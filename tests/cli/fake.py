@@ -7,12 +7,28 @@ import socket
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from gateway.wire.commands import Command, decode_command, encode_response
 from gateway.wire.frames import FrameBuffer
 
 Reply = Callable[[Command], bytes]
+
+MESSAGE: dict[str, Any] = {
+    "msgId": "7F0000010A2B18B4AAC2000000000001",
+    "offsetMsgId": "7F00000100002694000000000000002A",
+    "topic": "orders",
+    "queueId": 3,
+    "tags": "close",
+    "keys": "order-1001",
+    "dueMs": 1_896_078_600_000,
+    "state": "pending",
+    "storeMs": 1_896_078_500_000,
+    "bornMs": 1_896_078_499_990,
+    "bodySize": 2048,
+    "recallHandle": "djE",
+}
+"""A pending message, as a gateway tells of it."""
 
 
 def success(command: Command, body: object) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
 
 import pytest
 
@@ -17,22 +16,7 @@ from gateway.client import (
 )
 from gateway.wire.commands import encode_command, encode_response
 from gateway.wire.signatures import is_signed
-from tests.cli.fake import FakeGateway, success
-
-MESSAGE: dict[str, Any] = {
-    "msgId": "7F0000010A2B18B4AAC2000000000001",
-    "offsetMsgId": "7F00000100002694000000000000002A",
-    "topic": "orders",
-    "queueId": 3,
-    "tags": "close",
-    "keys": "order-1001",
-    "dueMs": 1_896_078_600_000,
-    "state": "pending",
-    "storeMs": 1_896_078_500_000,
-    "bornMs": 1_896_078_499_990,
-    "bodySize": 2048,
-    "recallHandle": "djE",
-}
+from tests.cli.fake import MESSAGE, FakeGateway, success
 
 
 def test_questions_of_a_user_are_signed() -> None:

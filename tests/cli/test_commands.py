@@ -26,8 +26,7 @@ from gateway.settings.config import Config, descriptions
 from gateway.settings.values import HostPort
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.pending_bodies import HeldMessage
-from tests.cli.fake import FakeGateway, success
-from tests.cli.test_client import MESSAGE
+from tests.cli.fake import MESSAGE, FakeGateway, success
 from tests.command import Run, Tidegate
 
 UNREADABLE = "/proc/self/mem"

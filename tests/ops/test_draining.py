@@ -21,8 +21,8 @@ from tests.gateway.memory import START_MS, MemoryGateway
 from tests.gateway.popping import pop
 from tests.live.process import GatewayProcess
 from tests.ops.conftest import Command
+from tests.ops.sending import send
 from tests.ops.test_care import clear_first_record
-from tests.ops.test_transfer import send
 
 
 def hold(gateway: MemoryGateway, *ids: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,9 @@ from gateway.wire.messages import Message, decode_messages
 from gateway.wire.properties import join, parse
 from tests.live.process import GatewayProcess
 from tests.ops.conftest import Command
+from tests.ops.sending import TOPIC, send
 
 pytestmark = pytest.mark.live
-
-TOPIC = "transfer"
 
 
 @pytest.fixture
@@ -37,24 +36,6 @@ def target(tmp_path: Path) -> Iterator[GatewayProcess]:
     """The gateway to which they are sent."""
     with GatewayProcess(tmp_path / "target") as gateway:
         yield gateway
-
-
-def send(
-    gateway: GatewayProcess,
-    message_id: str,
-    due_ms: int,
-    fields: Mapping[str, str] | None = None,
-    body: bytes = b"x",
-    **properties: str,
-) -> dict[str, str]:
-    """Send a message for later, with other fields of the send if given, and return the fields of the response."""
-    text = join({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": message_id, **properties})
-    ext = {"a": "p", "b": TOPIC, "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "7", "h": "9"}
-    ext |= {"i": text, "j": "0", "k": "false", "m": "false"} | dict(fields or {})
-    with gateway.client() as client:
-        answer = client.ask(RequestCode.SEND_MESSAGE_V2, ext, body)
-        assert answer.code == 0, answer.remark
-        return answer.ext()
 
 
 def export(gateway: GatewayProcess, tidegate: Command) -> str:

@@ -30,7 +30,7 @@ from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
 from tests.gateway.tools import ok
 from tests.ops.conftest import Command
-from tests.storage.folder import change_table
+from tests.storage.folder import change_table, clear_first_record
 
 PAGE = resource.getpagesize()
 
@@ -120,17 +120,6 @@ def test_fsck_names_a_timer_without_a_message(gateway: MemoryGateway, tidegate: 
     done = tidegate("fsck", "--data", gateway.data)
     assert done.returncode == 4
     assert "timer of message 99: the message is missing" in done.stdout
-
-
-def clear_first_record(data: Path) -> None:
-    """Make the first message of a folder unreadable."""
-
-    def clear(txn: lmdb.Transaction, messages: lmdb._Database) -> None:
-        cursor = txn.cursor(db=messages)
-        assert cursor.first()
-        txn.put(cursor.key(), b"\0" * len(cursor.value()), db=messages)
-
-    change_table(data, "messages", clear)
 
 
 def test_fsck_names_a_record_that_cannot_be_read(gateway: MemoryGateway, tidegate: Command) -> None:

@@ -22,7 +22,7 @@ from tests.gateway.popping import pop
 from tests.live.process import GatewayProcess
 from tests.ops.conftest import Command
 from tests.ops.sending import send
-from tests.ops.test_care import clear_first_record
+from tests.storage.folder import clear_first_record
 
 
 def hold(gateway: MemoryGateway, *ids: str) -> None:

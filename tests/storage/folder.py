@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,9 @@ from storage.inbox import INBOX_SIZE, recover
 from storage.redo_log import LOG_FILES
 from tests.scratch import scratch_folder
 from tests.storage.sample import terms_of
+
+FORMATS = Path(__file__).with_name("formats")
+"""Data folders as earlier versions left them (test_upgrades.py)."""
 
 
 class Folder:
@@ -111,3 +115,26 @@ def damage_log(data: Path, text: bytes) -> None:
             (data / name).write_bytes(content)
             return
     raise ValueError(f"no record has {text!r}")
+
+
+def clear_first_record(data: Path) -> None:
+    """Make the first message of a folder unreadable."""
+
+    def clear(txn: lmdb.Transaction, messages: lmdb._Database) -> None:
+        cursor = txn.cursor(db=messages)
+        assert cursor.first()
+        txn.put(cursor.key(), b"\0" * len(cursor.value()), db=messages)
+
+    change_table(data, "messages", clear)
+
+
+def unpack(folder: Folder, version: int) -> None:
+    """Unpack a folder of an earlier format into a test's folder."""
+    folder.path.mkdir()
+    names = {"mdb": "data.mdb", "log": "redo.log", "log-2": "redo-2.log", "durable": "durable"}
+    for ending, name in names.items():
+        packed = FORMATS / f"format-{version}.{ending}.xz"
+        if packed.exists():
+            (folder.path / name).write_bytes(lzma.decompress(packed.read_bytes()))
+    if (folder.path / "durable").exists():
+        (folder.path / "redo-2.log").touch()

@@ -33,9 +33,8 @@ from storage.inbox import INBOX_SIZE
 from storage.meta_pages import DATA_FILE
 from tests.scratch import scratch_place
 from tests.storage.disk import Disk, Worker
-from tests.storage.folder import Folder, check
+from tests.storage.folder import Folder, check, unpack
 from tests.storage.sample import TOPIC, Sample, hold, id_of, ids_in, pending_ids, send, terms_of
-from tests.storage.test_upgrades import unpack
 
 QUEUES: Final = (0, 1)
 MAP_SIZE: Final = 8 << 20

@@ -10,7 +10,6 @@ format 8 two of them have more than half a page: one is in that log. In format 9
 
 from __future__ import annotations
 
-import lzma
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,7 @@ from storage.copies import back_up, restore
 from storage.increments import back_up_changes, restore_changes
 from storage.keys import FORMAT, MARK
 from storage.upgrades import FORMAT_VERSION, STEPS
-from tests.storage.folder import Folder, change_table
+from tests.storage.folder import Folder, change_table, unpack
 from tests.storage.sample import (
     Sample,
     fire,
@@ -34,22 +33,9 @@ from tests.storage.sample import (
     terms_of,
 )
 
-FORMATS = Path(__file__).with_name("formats")
 HOUR_MS = 3_600_000
 ORDERS, BILLS = b"orders", b"bills"
 OLDER = range(1, FORMAT_VERSION)
-
-
-def unpack(folder: Folder, version: int) -> None:
-    """Unpack a folder of an earlier format into a test's folder."""
-    folder.path.mkdir()
-    names = {"mdb": "data.mdb", "log": "redo.log", "log-2": "redo-2.log", "durable": "durable"}
-    for ending, name in names.items():
-        packed = FORMATS / f"format-{version}.{ending}.xz"
-        if packed.exists():
-            (folder.path / name).write_bytes(lzma.decompress(packed.read_bytes()))
-    if (folder.path / "durable").exists():
-        (folder.path / "redo-2.log").touch()
 
 
 @pytest.mark.parametrize("version", OLDER)

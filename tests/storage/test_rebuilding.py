@@ -32,8 +32,8 @@ from storage.meta_pages import DATA_FILE, newest_state, page_size_of
 from storage.pages import Tree, _nodes, _pages, _tree_in, find_trees, readable_rows
 from storage.redo_log import GAP
 from tests.storage.folder import Folder, damage_log
+from tests.storage.repairing import MUCH, NOW_MS, READER, Held, later, now_held, rows_of
 from tests.storage.sample import Sample, fire, hold, hold_all, numbered, send
-from tests.storage.test_repairs import MUCH, NOW_MS, READER, Held, later, now_held, rows_of
 
 LATER_MS = NOW_MS + 1_000
 COUNT = 400
@@ -566,7 +566,7 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from storage import Inspection
-from tests.storage.test_repairs import NOW_MS, READER
+from tests.storage.repairing import NOW_MS, READER
 data = Path(sys.argv[1])
 inspection = Inspection(data, READER, NOW_MS)
 inspection.find()

@@ -24,7 +24,7 @@ from tests.gateway.memory import START_MS, MemoryGateway, bodies
 from tests.gateway.tools import create_topic
 from tests.ops.conftest import Command
 from tests.storage.folder import change_table, damage_log
-from tests.storage.test_rebuilding import leaves_of, overwrite
+from tests.storage.pages import leaves_of, overwrite
 
 DUE_MS = START_MS + 3_600_000
 

@@ -29,16 +29,16 @@ from storage import (
 )
 from storage.environment import FOLDER_FILES, STORED_FILES
 from storage.meta_pages import DATA_FILE, newest_state, page_size_of
-from storage.pages import Tree, _nodes, _pages, _tree_in, find_trees, readable_rows
+from storage.pages import _nodes, _tree_in, readable_rows
 from storage.redo_log import GAP
 from tests.storage.folder import Folder, damage_log
+from tests.storage.pages import ZEROS, content_of, leaves_of, overwrite, tree_of
 from tests.storage.repairing import MUCH, NOW_MS, READER, Held, later, now_held, rows_of
 from tests.storage.sample import Sample, fire, hold, hold_all, numbered, send
 
 LATER_MS = NOW_MS + 1_000
 COUNT = 400
 ABORTED = numbered(COUNT)[::10]
-ZEROS = bytes(mmap.PAGESIZE)
 JUNK = random.Random(2).randbytes(mmap.PAGESIZE)
 
 
@@ -71,29 +71,6 @@ def data(whole: tuple[Path, Held], tmp_path: Path) -> Path:
     """A copy of that folder."""
     shutil.copytree(whole[0], tmp_path / "data")
     return tmp_path / "data"
-
-
-def tree_of(data: Path, table: str) -> Tree:
-    with (data / DATA_FILE).open("rb") as file:
-        return find_trees(file.fileno(), newest_state(file.fileno()))[table]
-
-
-def leaves_of(data: Path, table: str) -> list[int]:
-    """Return the leaf pages of a table, in the order of their rows."""
-    with (data / DATA_FILE).open("rb") as file:
-        state = newest_state(file.fileno())
-        found = _pages(file.fileno(), state, tree_of(data, table), [])
-        return [page.place.page for page in found if page.rows]
-
-
-def content_of(data: Path, page: int) -> bytes:
-    with (data / DATA_FILE).open("rb") as file:
-        return os.pread(file.fileno(), mmap.PAGESIZE, page * mmap.PAGESIZE)
-
-
-def overwrite(data: Path, page: int, content: bytes = ZEROS) -> None:
-    with (data / DATA_FILE).open("r+b") as file:
-        os.pwrite(file.fileno(), content, page * mmap.PAGESIZE)
 
 
 def repair(data: Path) -> tuple[Findings, Findings]:

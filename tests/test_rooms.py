@@ -9,7 +9,7 @@
 | `gateway/handlers/` | `gateway`, `storage` | LMDB, and of Twisted anything but its log |
 | `compat/` | `compat`, `recording`, `gateway.wire`, `gateway.client` (which imports only the wire) | LMDB |
 | `spark_jobs/` | `spark_jobs`, `recording.format`, `gateway.wire`, `compat.toolchain` (it finds Java) | LMDB, Twisted |
-| `tests/` | all | |
+| `tests/` | all | a file of tests: what several of them use is in a module whose name says what it is |
 
 `EXCEPTIONS` lists the imports that break these rules on purpose, each with its reason.
 """
@@ -181,3 +181,12 @@ def test_handlers_are_known_to_the_table_and_the_composition_alone() -> None:
         if is_under(name, ("gateway.handlers",))
     }
     assert outside <= {"gateway/routes.py", "gateway/service.py", "gateway/housekeeping.py"}
+
+
+def test_nothing_is_imported_from_a_file_of_tests() -> None:
+    assert [
+        show(file, line, name)
+        for file in files("tests")
+        for line, name in imports(file)
+        if any(part.startswith("test_") for part in name.split("."))
+    ] == []

@@ -280,7 +280,8 @@ def test_a_copy_that_cannot_be_written_says_where_to(
     target = tmp_path / "backup"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "gateway", "backup"),
+            # Without -B, Python keeps compiled modules, cut to the limit, and the next process cannot import them.
+            *(sys.executable, "-Bm", "gateway", "backup"),
             *("--data", str(gateway.data), "--to", str(target)),
         ],
         capture_output=True,
@@ -423,7 +424,8 @@ def test_an_export_that_fails_leaves_what_was_there(
     file.write_bytes(b"an older export")
     data = gateway.data if kind == "full disk" else tmp_path / "none"
     done = subprocess.run(
-        [sys.executable, "-m", "gateway", "export", "--data", str(data), "--to", str(file)],
+        # Without -B, Python keeps compiled modules, cut to the limit, and the next process cannot import them.
+        [sys.executable, "-Bm", "gateway", "export", "--data", str(data), "--to", str(file)],
         capture_output=True,
         text=True,
         # The limit on the size of files is reported like a full disk.

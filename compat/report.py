@@ -16,7 +16,7 @@ from compat.comparison import Finding
 from compat.differences import DIFFERENCES
 from compat.runner import Outcome
 from compat.scenarios import Scenario
-from gateway.wire.codes import RequestCode
+from gateway.wire.codes import request_name
 
 _UNFOLDED: Final = 220
 
@@ -104,15 +104,11 @@ def undeclared(outcome: Outcome) -> Iterator[Finding]:
 
 def where(finding: Finding) -> str:
     """Return a finding's place with the name of its request."""
-    return finding.place if finding.request is None else f"{name(finding.request)} {finding.place}"
-
-
-def name(request: int) -> str:
-    """Return the name of a request code; an empty text for an unknown code."""
-    try:
-        return RequestCode(request).name
-    except ValueError:
-        return ""
+    return (
+        finding.place
+        if finding.request is None
+        else f"{request_name(finding.request) or ''} {finding.place}"
+    )
 
 
 def write(

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from compat.report import difference_lines, name
+from compat.report import difference_lines
 from compat.runner import Outcome
 from compat.toolchain.folder import PROJECT
+from gateway.wire.codes import request_name
 
 DIFFERENCES_FILE: Final = PROJECT / "docs" / "compatibility.md"
 TABLES_FILE: Final = PROJECT / "docs" / "compatibility-tables.md"
@@ -43,7 +44,7 @@ def tables(outcomes: Sequence[Outcome]) -> str:
     cells = _cells(outcomes)
     for request in sorted({request for _, request in cells}):
         row = [cells.get((client, request), "") for client in CLIENTS]
-        lines.append(f"| {request} {name(request)} | " + " | ".join(row) + " |")
+        lines.append(f"| {request} {request_name(request) or ''} | " + " | ".join(row) + " |")
     lines += ["", "## Scenarios", "", "| scenario | clients | promise |", "|---|---|---|"]
     for scenario in dict.fromkeys(outcome.run.scenario for outcome in outcomes):
         clients = ", ".join(scenario.clients)

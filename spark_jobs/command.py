@@ -23,7 +23,7 @@ import rich_click as click
 from click.exceptions import Exit
 
 from gateway.wire.addresses import parse_address, show_address
-from gateway.wire.codes import RequestCode
+from gateway.wire.codes import request_name
 from spark_jobs import result_files
 from spark_jobs.errors import JobError
 from spark_jobs.tasks import explained
@@ -589,9 +589,8 @@ def _tell_plan(plan: Plan, codes: Sequence[int], without: Sequence[int]) -> list
 
 def _code(code: int) -> str:
     """Return a request code with its name, if it has one."""
-    with suppress(ValueError):
-        return f"code {code} ({RequestCode(code).name})"
-    return f"code {code}"
+    name = request_name(code)
+    return f"code {code} ({name})" if name else f"code {code}"
 
 
 def _why_none(plan: Plan, *, from_log: bool, has_log: bool) -> str:

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from gateway.wire import properties as names
-from gateway.wire.codes import CommandFlag, RequestCode, ResponseCode
+from gateway.wire.codes import CommandFlag, RequestCode, ResponseCode, request_name
 from gateway.wire.dialect import to_json
 from gateway.wire.messages import Message, MessageError, decode_messages
 from gateway.wire.properties import find, parse
@@ -35,7 +35,6 @@ from spark_jobs.schemas import ddl
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_NAMES: Final = {int(code): code.name for code in RequestCode}
 _RECORDS: Final = tuple(
     sorted(
         int(code)
@@ -716,7 +715,7 @@ def _code_verdict(
     verdict = "differs" if "differs" in found else "noise" if found else "same"
     return CodeVerdict(
         code=code,
-        name=_NAMES.get(code, "unknown"),
+        name=request_name(code) or "unknown",
         answers=answers,
         verdict=verdict,
         baseline_ms=took[0],

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gateway.wire.codes import CommandFlag, RequestCode
+from gateway.wire.codes import CommandFlag, request_name
 from spark_jobs.messages import STORED_CODES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_NAMES: Final = {int(code): code.name for code in RequestCode}
 _TOPICS: Final = 100
 _SECONDS: Final = 10
 _NS: Final = 1_000_000_000
@@ -229,7 +228,7 @@ def _codes(asked: DataFrame, requests: int) -> list[CodeFigures]:
     return [
         CodeFigures(
             code=row["code"],
-            name=_NAMES.get(row["code"], "unknown"),
+            name=request_name(row["code"]) or "unknown",
             from_client=row["from_client"],
             requests=row["requests"],
             share=row["requests"] / requests,

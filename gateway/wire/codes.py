@@ -144,6 +144,14 @@ class RequestCode(IntEnum):
     """Codes from 31001 on are Tidegate's own; upstream uses no code from 31000 to 31999."""
 
 
+_REQUEST_NAMES: Final = {int(code): code.name for code in RequestCode}
+
+
+def request_name(code: int) -> str | None:
+    """Return the name of a request code; None for an unknown one."""
+    return _REQUEST_NAMES.get(code)
+
+
 @unique
 class ResponseCode(IntEnum):
     """Codes of responses (ResponseCode, RemotingSysResponseCode)."""

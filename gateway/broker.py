@@ -26,7 +26,7 @@ from gateway.settings.values import HostPort
 from gateway.topics import Groups, Topics
 from gateway.wire.bodies import MessageQueue
 from gateway.wire.group_topics import retry_topic
-from storage import Removed, Store, remove_expired
+from storage import Step, Store, expire_messages
 
 FORGOTTEN_AT_ONCE: Final = 2_000
 """Topics of which one turn of the reactor checks whether they were deleted, some 2 ms of work."""
@@ -64,6 +64,8 @@ class Broker:
     """How many processes share one address with this one, itself included."""
     changes: int = 0
     """How often the settings were changed since the start."""
+    clean_ups: int = 0
+    """How often a tool has asked for a clean-up since the start."""
     _followers: list[Callable[[Config], None]] = field(default_factory=list)
 
     def follow(self, take_up: Callable[[Config], None]) -> None:
@@ -78,14 +80,14 @@ class Broker:
         for take_up in self._followers:
             take_up(config)
 
-    def remove_expired(self, limit: int, begin: bytes = b"") -> Removed:
-        """Remove at most `limit` messages that are past their retention or belong to deleted topics; see
-        `storage.remove_expired`. The change joins the store's batch.
+    def expire_messages(self, limit: int, begin: bytes = b"") -> Step:
+        """Let at most `limit` messages expire that are past their retention or belong to deleted topics; see
+        `storage.expire_messages`. The change joins the store's batch.
 
-        :raises StorageError: when they cannot be removed.
+        :raises StorageError: when they cannot.
         """
         now_ms = self.clock.now_ms()
-        return remove_expired(
+        return expire_messages(
             self.store,
             now_ms - self.config.retention_ms,
             limit,

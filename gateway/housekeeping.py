@@ -20,6 +20,7 @@ from gateway.monitoring.stats import SAMPLE_SECONDS
 from gateway.parked import SWEEP_SECONDS
 from gateway.queue_locks import QueueLocks
 from gateway.reactor import Reactor
+from gateway.retention import Retention
 from gateway.settings.values import show_size
 from storage import RestartNeededError, StorageError, as_told, check_command
 
@@ -45,14 +46,6 @@ RETENTION_SECONDS = 10.0
 FORGET_PAUSE = 0.05
 """Seconds until the next attempt to free the memory of deleted topics, which is possible only while no batch is open.
 Under load a batch is mostly open when this work runs, before the commit of its turn."""
-
-RETENTION_STEP = 200
-"""Most messages removed in one commit, so that no send waits long for it: some 4 ms of work, 20 ms if the messages are
-not in memory. While there is more to remove, each turn of the reactor has one such step."""
-
-MOST_RETENTION_STEP = 5_000
-"""Most messages removed in one commit while many arrive: then it removes twice as many as were accepted since the
-previous step. Large batches make turns long and few; with `RETENTION_STEP` in each of them the disk would fill up."""
 
 HOLD_SECONDS = 0.4
 """With flush = async: seconds after which the redo log is synced, unless a checkpoint with its content is on disk by
@@ -90,8 +83,7 @@ class Housekeeping:
         self._log_failures = 0
         self._log_fails = False
         self._progress_batches = 0
-        self._remove_from = b""
-        self._step_sequence = 0
+        self._retention = Retention(reactor, broker)
         self._syncing = DeferredLock()
 
     def start(self) -> None:
@@ -103,7 +95,10 @@ class Housekeeping:
         self._every(CHECK_SECONDS, self._transactions.check_due)
         self._every(REVIVE_SECONDS, self._in_steps(self._pop_acks.revive_due, REVIVE_PAUSE))
         self._every(REVIVE_SECONDS, self._in_steps(self._ordered_pops.release_due))
-        self._every(RETENTION_SECONDS, self._in_steps(self._remove_expired))
+        self._every(RETENTION_SECONDS, self._in_steps(self._retention.expire))
+        self._every(
+            RETENTION_SECONDS, self._in_steps(self._retention.remove, self._retention.pause)
+        )
         self._every(RETENTION_SECONDS, self._in_steps(self._forget_deleted, FORGET_PAUSE))
         self._every(SAMPLE_SECONDS, self._in_steps(self._broker.stats.sample))
         if self._broker.config.flush == "async":
@@ -141,11 +136,13 @@ class Housekeeping:
             # A gateway that is about to end has logged why.
             self.log.error("housekeeping failed: {error}", error=str(error))
 
-    def _in_steps(self, step: Callable[[], bool], pause: float = 0.0) -> Callable[[], None]:
+    def _in_steps(
+        self, step: Callable[[], bool], pause: Callable[[], float] | float = 0.0
+    ) -> Callable[[], None]:
         """Return work that runs step by step, with turns for other work in between, until a step returns False. A call
         while it runs does nothing.
 
-        :param pause: seconds between two steps.
+        :param pause: seconds between two steps, or a function that returns them after each.
         """
         goes_on = False
 
@@ -158,7 +155,8 @@ class Housekeeping:
             goes_on = False
             if not self._stopped and step():
                 goes_on = True
-                self._reactor.callLater(pause, go_on_later)
+                seconds = pause() if callable(pause) else pause
+                self._reactor.callLater(seconds, go_on_later)
 
         def go_on_later() -> None:
             try:
@@ -261,29 +259,6 @@ class Housekeeping:
         if self._broker.store.has_changes:
             self._broker.committer.change()
         return more
-
-    def _remove_expired(self) -> bool:
-        broker = self._broker
-        if self._remove_from and broker.committer.failing:
-            # What the last step removed is back. The next clean-up tries again.
-            self._remove_from = b""
-            return False
-        limit = RETENTION_STEP
-        sequence = broker.store.committed_sequence
-        if self._remove_from:
-            came = sequence - self._step_sequence
-            limit = min(max(limit, 2 * came), MOST_RETENTION_STEP)
-        self._step_sequence = sequence
-        try:
-            removed = broker.remove_expired(limit, self._remove_from)
-        except StorageError as error:
-            self.log.error("the clean-up of old messages failed: {error}", error=str(error))
-            return False
-        finally:
-            if broker.store.has_changes:
-                broker.committer.change()
-        self._remove_from = removed.behind or b""
-        return removed.behind is not None
 
     def _forget_deleted(self) -> bool:
         if self._broker.store.has_changes:

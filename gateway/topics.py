@@ -24,7 +24,7 @@ from storage import (
     begin_queue,
     cut_topic,
     emptied_queues,
-    remove_topic,
+    expire_topic,
     resume_topic,
 )
 
@@ -325,7 +325,7 @@ class Topics:
             self._unstored.add(topic.name)
             resume_topic(self._store, topic.stored_name)
             if left:
-                removed = remove_topic(self._store, topic.stored_name, left)
+                removed = expire_topic(self._store, topic.stored_name, left)
                 left = left - removed.messages if removed.behind is None else 0
             del self._topics[topic.name]
             if self._begins.pop(topic.name, None) is not None:
@@ -339,7 +339,7 @@ class Topics:
         :raises RequestError: when more is left than can be removed at once.
         """
         stored_name = name.encode()
-        if remove_topic(self._store, stored_name, CLEARED_AT_ONCE).behind is not None:
+        if expire_topic(self._store, stored_name, CLEARED_AT_ONCE).behind is not None:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
                 f"topic[{name}] was deleted, and what it held is still being removed; try again in some seconds",

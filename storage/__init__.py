@@ -101,12 +101,14 @@ from storage.rescheduling import (
     reschedule_sequences,
 )
 from storage.retention import (
-    Removed,
+    Step,
     begin_queue,
     cut_topic,
     emptied_queues,
+    expire_messages,
+    expire_topic,
+    expired_bounds,
     remove_expired,
-    remove_topic,
 )
 from storage.soon import count_overdue, count_soon
 from storage.store import Growth, Store
@@ -147,11 +149,11 @@ __all__ = [
     "RecordReader",
     "Recurring",
     "RecurringPage",
-    "Removed",
     "RescheduleResult",
     "Rescheduled",
     "RestartNeededError",
     "State",
+    "Step",
     "StorageError",
     "StorageFullError",
     "Store",
@@ -183,6 +185,9 @@ __all__ = [
     "due_range",
     "due_recurring",
     "emptied_queues",
+    "expire_messages",
+    "expire_topic",
+    "expired_bounds",
     "find_by_id",
     "find_by_key",
     "find_by_sequence",
@@ -211,7 +216,6 @@ __all__ = [
     "read_pending",
     "remove_expired",
     "remove_half",
-    "remove_topic",
     "replace_pending",
     "replaceable",
     "reschedule",

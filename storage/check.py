@@ -12,6 +12,7 @@ import lmdb
 from storage.check_held import check_held
 from storage.environment import Tables
 from storage.errors import way_out
+from storage.expired import numbers_in
 from storage.keys import (
     ENDS_VALUE,
     HALF_VALUE,
@@ -95,6 +96,8 @@ def check(view: View, progress: Progress | None = None) -> list[str]:
         _check_queues(view, faults, places)
         begin("aborted messages", tables.aborted)
         _check_aborted(view, faults, places)
+        begin("messages to be removed", tables.expired)
+        _check_expired(view, faults, places)
         begin("halves of transactions", tables.halves)
         halves = _check_halves(view, faults)
         begin("popped messages", tables.pops)
@@ -227,6 +230,15 @@ def _check_aborted(view: View, faults: list[str], places: Places) -> None:
             faults.append(f"aborted message {sequence} is missing")
 
 
+def _check_expired(view: View, faults: list[str], places: Places) -> None:
+    for row in view.txn.cursor(db=view.tables.expired):
+        for number in numbers_in(*row):
+            sequence = int.from_bytes(number)
+            places.add(sequence, Place(Standing.EXPIRED, 0))
+            if view.txn.get(number, db=view.tables.messages) is None:
+                faults.append(f"expired message {sequence} is missing")
+
+
 def _check_halves(view: View, faults: list[str]) -> set[int]:
     """Check that each half message has a message and one check, and is in no index."""
     due: dict[bytes, bytes] = {}
@@ -281,7 +293,7 @@ def _check_recurring(view: View, faults: list[str]) -> None:
 def _check_messages(
     view: View, faults: list[str], places: Places, halves: set[int]
 ) -> tuple[int, int]:
-    """Check that every message is in exactly one of the four states, at its own place, and in the indexes; half
+    """Check that every message is in exactly one of the five states, at its own place, and in the indexes; half
     messages are in none.
 
     :returns: how many rows of `ids` and of `keys` lead to the right message.
@@ -298,7 +310,7 @@ def _check_messages(
             faults.append(f"message {sequence}: its record cannot be read")
         if terms is None or sequence in halves:
             continue
-        pending, queued, aborted = map(found.get, Standing)
+        pending, queued, aborted, expired = map(found.get, Standing)
         place = pending or queued
         if place is not None and (place.topic, place.queue) != (terms.topic, terms.queue):
             faults.append(f"message {sequence} is in {place.topic!r} queue {place.queue}")
@@ -314,7 +326,8 @@ def _check_messages(
                 faults.append(f"message {sequence}: ids and timers disagree")
             if queued is not None and queued.time_ms < noted.due_ms:
                 faults.append(f"message {sequence}: the ids say that it is due after it fired")
-            if (aborted.time_ms if aborted is not None else 0) != noted.aborted_ms:
+            aborted_ms = aborted.time_ms if aborted is not None else 0
+            if expired is None and aborted_ms != noted.aborted_ms:
                 faults.append(f"message {sequence}: ids and aborted disagree")
         for key in {term(key) for key in terms.keys}:
             if view.txn.get(key_prefix(terms.topic, key) + number, db=view.tables.keys) is None:

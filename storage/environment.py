@@ -90,6 +90,7 @@ class Tables(NamedTuple):
     waiting: lmdb._Database
     debounced: lmdb._Database
     aborted: lmdb._Database
+    expired: lmdb._Database
     halves: lmdb._Database
     checks: lmdb._Database
     pops: lmdb._Database

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import lmdb
 
 from storage.environment import Tables
+from storage.expired import is_expired
 from storage.keys import (
     HELD_SPAN_MS,
     MARK,
@@ -50,14 +51,15 @@ class RecordReader(NamedTuple):
 
 
 class Fate(Enum):
-    """Where a message belongs: in `timers`, in `waiting`, in memory, in its queue, or among the aborted messages. A
-    LOST message is in no table, and belongs in its queue if it fits there."""
+    """Where a message belongs: in `timers`, in `waiting`, in memory, in its queue, among the aborted messages, or among
+    those that are to be removed. A LOST message is in no table, and belongs in its queue if it fits there."""
 
     TIMED = "timed"
     WAITING = "waiting"
     IN_MEMORY = "in memory"
     FIRED = "fired"
     ABORTED = "aborted"
+    EXPIRED = "expired"
     LOST = "lost"
 
 
@@ -142,9 +144,11 @@ class Evidence:
                 sequence, ()
             )
             return Verdict(Fate.WAITING if waits else Fate.TIMED, pending)
+        known = id_row or IdRow(asked_ms)
+        if not aborts and is_expired(self._txn, self._tables, pack_u64(sequence), terms, known):
+            return Verdict(Fate.EXPIRED, known)
         aborted_ms = self._abort(sequence, id_row, aborts)
         if aborted_ms:
-            known = id_row or IdRow(asked_ms)
             return Verdict(Fate.ABORTED, known._replace(aborted_ms=aborted_ms))
         if rows:
             return _fired(id_row, asked_ms, rows[0], terms)

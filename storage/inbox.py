@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heappush, nsmallest
 from itertools import chain, islice
 
 from storage.environment import Tables
+from storage.expired import is_expired
 from storage.keys import (
     IdRow,
     Terms,
@@ -449,7 +450,7 @@ def recover(
                 if txn.get(number, db=tables.halves) is None:
                     damaged.add(number)
                 continue
-            if row.aborted_ms or not row.due_ms:
+            if row.aborted_ms or not row.due_ms or is_expired(txn, tables, number, terms, row):
                 continue
             key = timer_key(row.due_ms, terms.topic, int.from_bytes(number), term(terms.message_id))
             timers.append((key, timer_value(terms, row, size)))

@@ -20,6 +20,7 @@ All integers are big-endian, so that the order of bytes is the order of the numb
     waiting   topic | 0 | due ms 8 | sequence 8 | id  as in `timers`
     debounced topic | 0 | key                         sequence 8
     aborted   aborted ms 8 | sequence 8               (empty)
+    expired   sequence 8 without its last byte        a bit for each value of that byte, 32 bytes in all: see `expired`
     halves    sequence 8                              next check ms 8 | checks made 4
     checks    next check ms 8 | sequence 8            (empty)
     pops      back ms 8 | group | 0 | topic | 0 | queue 4 | offset 8
@@ -38,6 +39,8 @@ order, because the sequence stands before the id.
 
 A message that becomes due while its topic has a row in `paused` moves to `waiting`, and is still pending there. After a
 resume, the topic's row is deleted once none of its messages waits.
+
+A message with a bit in `expired` is in no queue, and among the aborted no more; it is to be removed.
 
 A row of `debounced` says that no pending message of the topic with that key was accepted before `sequence`.
 
@@ -115,6 +118,8 @@ TOTAL_VALUE = Struct(">QQ")
 """messages, bytes of their records"""
 ENDS_VALUE = Struct(">QQ")
 """first offset, next offset"""
+EXPIRED_VALUE_SIZE = 32
+"""Bytes of a row of `expired`: 256 bits."""
 NOT_TIMED = b"\0\0\0\0\0\0\0\0"
 """The due ms in `ids` of a message without a due time."""
 HALF_VALUE = Struct(">QI")

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 from storage.changes import Changes, moment, text, timed
 from storage.evidence import Evidence, Fate, RecordReader, Verdict
+from storage.expired import rows_of
 from storage.held import count_spans
 from storage.keys import (
     ENDS_VALUE,
@@ -117,6 +118,7 @@ class MessageRepairs:
 
     def _judge_all(self, evidence: Evidence) -> None:
         aborts: set[bytes] = set()
+        expired: list[bytes] = []
         for number in self._changes.keys("messages"):
             record = self._record(number)
             terms = self._terms(record)
@@ -131,7 +133,10 @@ class MessageRepairs:
             self._follow(evidence, verdict, number, record, terms)
             if verdict.fate is Fate.ABORTED:
                 aborts.add(pack_u64(verdict.id_row.aborted_ms) + number)
+            elif verdict.fate is Fate.EXPIRED:
+                expired.append(number)
         self._mend_aborted(aborts)
+        self._mend_expired(expired)
 
     def _follow(
         self,
@@ -185,6 +190,13 @@ class MessageRepairs:
         for key in sorted(aborts):
             sentence = f"message {int.from_bytes(key[8:])}: is noted as aborted"
             self._changes.make("aborted", key, b"", f"{sentence} at {moment(key[:8])}")
+
+    def _mend_expired(self, expired: list[bytes]) -> None:
+        """Correct the notes of what is to be removed: other messages are not, and some are missing."""
+        noted = dict(rows_of(expired))
+        for key in self._changes.keys("expired"):
+            sentence = f"expired {key!r}: messages that are not to be removed are no longer noted"
+            self._changes.make("expired", key, noted.get(key), sentence)
 
     def _time_what_was_held(self) -> None:
         """Let lost messages fire after all where `held` counts more timers in their span of time than there are."""

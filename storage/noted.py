@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import lmdb
 
+from storage.expired import is_expired
 from storage.keys import IdRow, Terms, id_key, pack_u64, term, timer_key, timer_value
 from storage.parts import touch_records
 from storage.read_ahead import Rows
@@ -56,9 +57,9 @@ class Noted(NamedTuple):
 
 
 def read_noted(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[Noted]:
-    """Return the messages with these packed sequences that have a row in `ids`. Half messages of transactions have
-    none. A message whose row there cannot be read is left out, for a repair. Messages and timers that are not in memory
-    are read in parallel."""
+    """Return the messages with these packed sequences that have a row in `ids` and have not expired. Half messages of
+    transactions have no such row. A message whose row there cannot be read is left out, for a repair. Messages and
+    timers that are not in memory are read in parallel."""
     numbers = iter(numbers)
     while some := list(islice(numbers, READ_AT_ONCE)):
         touch_records(store.environment.ahead.touch, txn, store.tables, some, some)
@@ -85,7 +86,7 @@ def _read(store: Store, numbers: Iterator[bytes]) -> list[_Message]:
 
 
 def _known(store: Store, txn: Reader, messages: list[_Message]) -> list[Noted]:
-    """Return the messages that have a row in `ids`."""
+    """Return the messages that have a row in `ids` and have not expired."""
     tables, ahead = store.tables, store.environment.ahead
     keys = [id_key(term(terms.message_id), number) for number, _, terms in messages]
     ahead.touch(txn, Rows(tables.ids, keys))
@@ -95,7 +96,9 @@ def _known(store: Store, txn: Reader, messages: list[_Message]) -> list[Noted]:
         if value is None:
             continue
         if is_id(key, value):
-            known.append(Noted(*message, IdRow.unpack(value)))
+            row = IdRow.unpack(value)
+            if not is_expired(txn, tables, message[0], message[2], row):
+                known.append(Noted(*message, row))
         else:
             # Its state is unknown.
             store.damaged.add(message[0])

@@ -12,11 +12,12 @@ from storage.reader import Reader
 
 
 class Standing(Enum):
-    """Where a message is: it waits for its time, is in its queue, or was aborted."""
+    """Where a message is: it waits for its time, is in its queue, was aborted, or has expired and is to be removed."""
 
     PENDING = "pending"
     QUEUED = "queued"
     ABORTED = "aborted"
+    EXPIRED = "expired"
 
 
 class Place(NamedTuple):

@@ -1,15 +1,22 @@
-"""Removes messages that have been in their queue, or aborted, for longer than retention keeps them. Pending messages
-are never removed."""
+"""Ends the retention of messages that have been in their queue, or aborted, for long enough, and removes them. Pending
+messages are never removed.
+
+This takes two steps. Messages expire: they leave their queue, or the aborted messages, and nobody finds them any more.
+This changes neighbouring rows, and reads no message. Later, many of them together are removed in the order in which
+they were accepted: those that lie on a page go at once, however different their delays were (`expired`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, islice, takewhile
+from math import inf
 from typing import NamedTuple
 
 from storage.environment import Tables
 from storage.errors import DamagedError, StorageError
+from storage.expired import LAST, expired_numbers, forget_expired, note_expired, oldest_in_queue
 from storage.keys import (
     ENDS_VALUE,
     NEXT_SEQUENCE,
@@ -20,17 +27,22 @@ from storage.keys import (
     id_key,
     key_prefix,
     pack_u64,
+    queue_prefix,
     split_queue_key,
     term,
+    time_of,
+    timer_key,
 )
 from storage.logged import LoggedTransaction
 from storage.noted import newest_first
-from storage.parts import LARGE, delete_record, touch_records
+from storage.parts import delete_record, touch_records
+from storage.paused import has_timer
 from storage.queues import Queue
 from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
-from storage.shapes import is_end, is_moment, is_queued, is_queued_value
+from storage.shapes import is_end, is_id, is_message, is_moment, is_queued, is_queued_value
 from storage.store import Store, in_batch
+from storage.timers import earlier
 
 _ALL_QUEUES = b"\xff"
 """A key behind the keys of all queues."""
@@ -47,28 +59,21 @@ BYTES_AT_ONCE = 8 << 20
 one. A batch accepts as many."""
 
 
-class Removed(NamedTuple):
-    """The result of one step of a clean-up: how many messages it removed, and where the next step begins. None means
-    that all queues were examined and nothing is left to do."""
+class Step(NamedTuple):
+    """The result of one step of a clean-up: how many messages expired, or were removed, and where the next step begins.
+    None means that nothing is left to do."""
 
     messages: int
     behind: bytes | None
 
 
 class _Expired(NamedTuple):
-    """A message to remove: its packed sequence, and the key of the row that makes it expire, which may be damaged. For
-    a row in `queues`, `queue` is the queue, and `place` the message's topic, queue number, tag hash and size according
-    to the row. Otherwise the message was aborted."""
+    """A message that expires: its packed sequence, the key of the row that makes it expire, which may be damaged, and
+    its queue. Without a queue, the message was aborted."""
 
     number: bytes
     row: bytes
     queue: Queue | None = None
-    place: tuple[bytes, int, int, int] | None = None
-
-    def is_in_queue_of(self, record: bytes, terms: Terms) -> bool:
-        """Whether the expired row in `queues`, if it is one, can belong to this message."""
-        own = (terms.topic, terms.queue, terms.tag_hash, len(record))
-        return self.place in (None, own)
 
 
 def _none_of_its_own(topic: bytes) -> int | None:
@@ -80,7 +85,7 @@ def _at_its_first_row(topic: bytes, number: int) -> int:
 
 
 @in_batch
-def remove_expired(
+def expire_messages(
     store: Store,
     before_ms: int,
     limit: int,
@@ -88,16 +93,16 @@ def remove_expired(
     own_before_ms: Callable[[bytes], int | None] = _none_of_its_own,
     begin: bytes = b"",
     begin_of: Callable[[bytes, int], int] = _at_its_first_row,
-) -> Removed:
-    """Remove up to `limit` messages that entered their queue, or were aborted, before `before_ms`.
+) -> Step:
+    """Let up to `limit` messages expire that entered their queue, or were aborted, before `before_ms`.
 
     This is one step in the store's batch, so that a long clean-up leaves time for sends between its steps. A step that
     finds nothing opens no batch.
 
-    :param is_deleted: whether a topic was deleted, so that its messages are removed at any age.
+    :param is_deleted: whether a topic was deleted, so that its messages expire at any age.
     :param own_before_ms: replaces `before_ms` for the queues of a topic that has its own retention.
     :param begin: where the previous step ended.
-    :param begin_of: the offset where a topic's queue begins; messages before it are removed at any age.
+    :param begin_of: the offset where a topic's queue begins; messages before it expire at any age.
     """
     # Otherwise pages that a killed export still holds could not be reused.
     store.environment.forget_dead_readers()
@@ -117,7 +122,7 @@ def remove_expired(
         if oldest_ms < cutoff or oldest < first:
             found.append((key, cutoff, first))
     if not found and (behind is not None or not _has_aborted(store, before_ms)):
-        return Removed(0, behind)
+        return Step(0, behind)
     txn = store.batch_transaction()
     expired: list[_Expired] = []
     for key, cutoff, first in found:
@@ -130,16 +135,13 @@ def remove_expired(
         expired += _expired_aborted(store, txn, before_ms, limit - len(expired))
         if len(expired) >= limit:
             behind = _ALL_QUEUES
-    removed = _remove(store, txn, expired, limit)
-    if removed < len(expired):
-        left = expired[removed]
-        behind = left.row if left.queue is not None else _ALL_QUEUES
-    return Removed(removed, behind)
+    _expire(store, txn, expired)
+    return Step(len(expired), behind)
 
 
 @in_batch
-def remove_topic(store: Store, topic: bytes, limit: int) -> Removed:
-    """Remove up to `limit` messages from the queues of a deleted topic, as one step of a clean-up of that topic
+def expire_topic(store: Store, topic: bytes, limit: int) -> Step:
+    """Let up to `limit` messages in the queues of a deleted topic expire, as one step of a clean-up of that topic
     alone."""
     txn = store.batch_transaction()
     cleared: list[_Expired] = []
@@ -148,15 +150,49 @@ def remove_topic(store: Store, topic: bytes, limit: int) -> Removed:
             cleared += _expired_in_queue(store, txn, key, 1 << 62, limit - len(cleared))
         if len(cleared) == limit:
             break
-    removed = _remove(store, txn, cleared, limit)
-    is_all = removed == len(cleared) < limit
-    return Removed(removed, None if is_all else topic + b"\0")
+    _expire(store, txn, cleared)
+    return Step(len(cleared), None if len(cleared) < limit else topic + b"\0")
+
+
+def expired_bounds(store: Store) -> tuple[bytes, bytes] | None:
+    """Return the packed sequence of the first expired message, and one that no other exceeds; None when there is
+    none."""
+    txn = store.reader()
+    first = next(expired_numbers(txn, store.tables), None)
+    cursor = txn.cursor(db=store.tables.expired)
+    if first is None or not cursor.last():
+        return None
+    return first, cursor.key().ljust(len(LAST), b"\xff")
+
+
+@in_batch
+def remove_expired(
+    store: Store, now_ms: int, limit: int, begin: bytes = b"", last: bytes = LAST
+) -> Step:
+    """Remove up to `limit` expired messages with all rows about them, in the order in which they were accepted. Fewer
+    are removed if they are large, or have many keys.
+
+    This is one step in the store's batch. A step that finds nothing opens no batch.
+
+    :param now_ms: the current time, epoch ms: what is due later is not removed.
+    :param begin: where the previous step ended, a packed sequence.
+    :param last: only messages up to this one.
+    """
+    found = expired_numbers(store.reader(), store.tables, begin, last)
+    numbers = list(islice(found, limit + 1))
+    if not numbers:
+        return Step(0, None)
+    txn = store.batch_transaction()
+    removed, behind = _remove(store, txn, now_ms, numbers[:limit], limit)
+    if behind is None and len(numbers) > limit:
+        behind = numbers[limit]
+    return Step(removed, behind)
 
 
 @in_batch
 def cut_topic(store: Store, topic: bytes) -> dict[int, int]:
     """Let the queues of a deleted topic begin where they end, so that nobody reads what they still hold.
-    `remove_expired` removes it, provided that it is passed these beginnings.
+    It expires with `expire_messages`, provided that this is passed these beginnings.
 
     :returns: the beginnings, as `emptied_queues` returns them. They are not stored: after a start, `begin_queue` has
         to be called with them.
@@ -184,7 +220,7 @@ def begin_queue(store: Store, topic: bytes, number: int, first: int) -> bool:
 
 
 def emptied_queues(store: Store, topic: bytes) -> dict[int, int]:
-    """Return the next offset of each queue that `remove_topic` has emptied, by the queue's number. Queues that never
+    """Return the next offset of each queue that `expire_topic` has emptied, by the queue's number. Queues that never
     held a message, or cannot be read, are left out."""
     rows = rows_with_prefix(store.reader(), store.tables.ends, topic + b"\0")
     return {
@@ -239,11 +275,11 @@ def _expired_in_queue(
         and cursor.key()[:-8] == queue.prefix
         and is_queued_value(cursor.value())
     ):
-        sequence, tag_hash, size, stored_ms = QUEUE_VALUE.unpack(cursor.value())
+        value = cursor.value()
+        stored_ms = QUEUE_VALUE.unpack(value)[3]
         if stored_ms >= before_ms and int.from_bytes(cursor.key()[-8:]) >= first:
             break
-        place = (topic, number, tag_hash, size)
-        expired.append(_Expired(pack_u64(sequence), cursor.key(), queue, place))
+        expired.append(_Expired(value[:8], cursor.key(), queue))
         alive = cursor.next()
     return expired
 
@@ -269,55 +305,140 @@ def _expired_aborted(
     ]
 
 
-def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit: int) -> int:
-    """Remove messages with all rows about them. Only the first are removed if they are larger, or have more keys, than
-    one step may remove.
+def _expire(store: Store, txn: LoggedTransaction, expired: list[_Expired]) -> None:
+    """Take messages out of their queues, and out of the aborted ones."""
+    begins: dict[Queue, int] = {}
+    for one in expired:
+        if one.queue is None:
+            txn.delete(one.row, db=store.tables.aborted)
+        else:
+            txn.delete(one.row, db=store.tables.queues)
+            begins[one.queue] = int.from_bytes(one.row[-8:]) + 1
+    for queue, first in begins.items():
+        txn.put(queue.prefix, ENDS_VALUE.pack(first, queue.next), db=store.tables.ends)
+        store.shorten(queue, first)
+    # An offset without a message names none, and a damaged row may name any.
+    numbers = (one.number for one in expired if is_message(one.number, b""))
+    note_expired(txn, store.tables, numbers)
 
-    :returns: how many.
+
+def _remove(
+    store: Store, txn: LoggedTransaction, now_ms: int, numbers: list[bytes], limit: int
+) -> tuple[int, bytes | None]:
+    """Remove expired messages with all rows about them. Only the first are removed if they are larger, or have more
+    keys, than one step may remove.
+
+    :param numbers: their packed sequences.
+    :returns: how many, and the first number that is left, if any.
     """
-    if not expired:
-        return 0
     tables, ahead = store.tables, store.environment.ahead
     txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=tables.meta)
     # The messages were stored long ago: their pages may be on disk only.
-    first = list(_first_bytes(expired))
-    large = [one.number for one in first if one.place is None or one.place[3] > LARGE]
-    numbers = [one.number for one in first]
-    touch_records(ahead.touch, txn, tables, numbers, large, BYTES_AT_ONCE)
-    found: list[tuple[_Expired, Terms, bytes, list[bytes]]] = []
-    gone: list[_Expired] = []
+    touch_records(ahead.touch, txn, tables, numbers, numbers, BYTES_AT_ONCE)
+    found: list[_Found] = []
+    forgotten: list[bytes] = []
+    behind = None
     keys_left, bytes_left = KEYS_PER_MESSAGE * limit, BYTES_AT_ONCE
-    for one in expired:
-        gone.append(one)
-        # A message that cannot be read stays, so that a repair moves it to its journal. So does a message that the row
-        # only seems to name.
-        read = store.record_with_terms(one.number)
-        if read is not None and one.is_in_queue_of(*read):
+    for number in numbers:
+        if keys_left <= 0 or bytes_left <= 0:
+            behind = number
+            break
+        read = store.record_with_terms(number)
+        if read is not None:
             record, terms = read
-            keys = [key_prefix(terms.topic, term(key)) + one.number for key in terms.keys]
-            found.append((one, terms, id_key(term(terms.message_id), one.number), keys))
+            keys = [key_prefix(terms.topic, term(key)) + number for key in terms.keys]
+            found.append(_Found(number, terms, id_key(term(terms.message_id), number), keys))
             keys_left -= len(keys)
             bytes_left -= len(record)
-            if keys_left <= 0 or bytes_left <= 0:
-                break
+        elif number not in store.damaged:
+            forgotten.append(number)
+        # A message that cannot be read stays, so that a repair moves it to its journal.
     ahead.touch(
         txn,
-        Rows(tables.ids, [own_id for _, _, own_id, _ in found]),
-        Rows(tables.keys, [key for _, _, _, keys in found for key in keys]),
+        Rows(tables.ids, [one.id_key for one in found]),
+        Rows(tables.keys, [key for one in found for key in one.keys]),
     )
-    for one, terms, own_id, keys in found:
-        if one.queue is None:
-            noted = txn.get(own_id, db=tables.ids)
-            if noted is None or noted[8:16] != one.row[:8]:
-                continue
-        delete_record(txn, tables, one.number)
+    gone = list(_gone(store, txn, now_ms, found, forgotten))
+    for number, terms, own_id, keys in gone:
+        delete_record(txn, tables, number)
         txn.delete(own_id, db=tables.ids)
         for row in keys:
             txn.delete(row, db=tables.keys)
         for key in terms.keys:
-            _pass_on_debounce(txn, tables, terms.topic, term(key), one.number)
-    _forget_rows(store, txn, gone)
-    return len(gone)
+            _pass_on_debounce(txn, tables, terms.topic, term(key), number)
+    forget_expired(txn, tables, (*forgotten, *(one.number for one in gone)))
+    return len(gone), behind
+
+
+class _Found(NamedTuple):
+    """An expired message: its packed sequence, its terms, and its keys in `ids` and `keys`."""
+
+    number: bytes
+    terms: Terms
+    id_key: bytes
+    keys: list[bytes]
+
+
+def _gone(
+    store: Store,
+    txn: LoggedTransaction,
+    now_ms: int,
+    found: Iterable[_Found],
+    forgotten: list[bytes],
+) -> Iterator[_Found]:
+    """Return the messages that can be removed, which are nearly always all. The row that expired may have been damaged
+    and have named another message, so it is made sure that each is nowhere any more.
+
+    :param now_ms: see `remove_expired`.
+    :param forgotten: receives the packed sequences of those that have not expired for sure.
+    """
+    tables = store.tables
+    first_due_ms = _first_due_ms(store, txn)
+    oldest: dict[bytes, int | None] = {}
+    for one in found:
+        noted = txn.get(one.id_key, db=tables.ids)
+        if noted is None or not is_id(one.id_key, noted):
+            # It stays, for a repair. A half message of a transaction has no such row.
+            if txn.get(one.number, db=tables.halves) is not None:
+                forgotten.append(one.number)
+            continue
+        due_ms = int.from_bytes(noted[:8])
+        aborted = noted[8:16]
+        if any(aborted):
+            if txn.get(aborted + one.number, db=tables.aborted) is None:
+                yield one
+            else:
+                forgotten.append(one.number)
+            continue
+        if due_ms >= first_due_ms and _is_pending(store, txn, one, due_ms):
+            forgotten.append(one.number)
+            continue
+        prefix = queue_prefix(one.terms.topic, one.terms.queue)
+        if prefix not in oldest:
+            oldest[prefix] = oldest_in_queue(txn, tables, prefix)
+        oldest_ms = oldest[prefix]
+        # What entered a queue later than its oldest message is still there, and expires in its turn. What is not due
+        # has fired only if the clock was wrong.
+        if due_ms <= now_ms and (
+            oldest_ms is None or max(due_ms, one.terms.stored_ms) <= oldest_ms
+        ):
+            yield one
+
+
+def _first_due_ms(store: Store, txn: LoggedTransaction) -> float:
+    """Return a time before which no pending message is due."""
+    if txn.stat(store.tables.waiting)["entries"]:
+        return 0
+    cursor = txn.cursor(db=store.tables.timers)
+    cursor.first()
+    first = earlier(cursor.key(), store.inbox.first())
+    return time_of(first) if first else inf
+
+
+def _is_pending(store: Store, txn: LoggedTransaction, one: _Found, due_ms: int) -> bool:
+    number, message_id = int.from_bytes(one.number), term(one.terms.message_id)
+    key = timer_key(due_ms, one.terms.topic, number, message_id)
+    return store.inbox.holds(key) or has_timer(txn, store.tables, key)
 
 
 def _pass_on_debounce(
@@ -339,28 +460,3 @@ def _pass_on_debounce(
         txn.put(name, heir, db=tables.debounced)
     else:
         txn.delete(name, db=tables.debounced)
-
-
-def _first_bytes(expired: list[_Expired]) -> Iterator[_Expired]:
-    """Return these messages until they have `BYTES_AT_ONCE` together. The sizes of aborted messages are unknown and
-    count as 0."""
-    size = 0
-    for one in expired:
-        yield one
-        size += one.place[3] if one.place is not None else 0
-        if size >= BYTES_AT_ONCE:
-            return
-
-
-def _forget_rows(store: Store, txn: LoggedTransaction, gone: list[_Expired]) -> None:
-    """Let queues begin behind removed messages, and delete the rows of removed aborts."""
-    begins: dict[Queue, int] = {}
-    for one in gone:
-        if one.queue is None:
-            txn.delete(one.row, db=store.tables.aborted)
-        else:
-            txn.delete(one.row, db=store.tables.queues)
-            begins[one.queue] = int.from_bytes(one.row[-8:]) + 1
-    for queue, first in begins.items():
-        txn.put(queue.prefix, ENDS_VALUE.pack(first, queue.next), db=store.tables.ends)
-        store.shorten(queue, first)

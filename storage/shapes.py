@@ -10,6 +10,7 @@ import lmdb
 from storage.environment import Tables
 from storage.keys import (
     ENDS_VALUE,
+    EXPIRED_VALUE_SIZE,
     HALF_VALUE,
     ID_ROW_SIZES,
     MARK,
@@ -164,6 +165,13 @@ def is_moment(key: bytes, value: bytes) -> bool:
     return len(key) == 2 * _LONG and not value
 
 
+def _is_expired(key: bytes, value: bytes) -> bool:
+    """sequence 8 without its last byte"""
+    return (
+        len(key) == _LONG - 1 and key[0] < 0x80 and len(value) == EXPIRED_VALUE_SIZE and any(value)
+    )
+
+
 def _is_half(key: bytes, value: bytes) -> bool:
     return len(key) == _LONG and len(value) == HALF_VALUE.size
 
@@ -226,6 +234,7 @@ _SHAPES: Final[dict[str, IsShaped]] = {
     "waiting": is_waiting,
     "debounced": _is_debounced,
     "aborted": is_moment,
+    "expired": _is_expired,
     "halves": _is_half,
     "checks": is_moment,
     "pops": is_pop,

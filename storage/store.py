@@ -403,8 +403,8 @@ class Store:
         self._bytes += count
 
     def shorten(self, queue: Queue, first: int) -> None:
-        """Let a queue begin at offset `first`, unless it begins later. Retention has removed the messages before it, or
-        will do so, as `begin_of` of `remove_expired` tells it."""
+        """Let a queue begin at offset `first`, unless it begins later. The messages before it have expired, or will
+        do so, as `begin_of` of `expire_messages` says."""
         self._shortened.setdefault(queue, queue.first)
         queue.first = max(queue.first, first)
 

@@ -12,7 +12,7 @@ from storage.reader import Reader
 from storage.redo_log import new_stamp
 from storage.sums import sum_topics
 
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 """Raised with every change of `keys` that an older program would misread, together with a step in `STEPS`. Newer
 formats are refused."""
 
@@ -97,6 +97,11 @@ def _fill_pages(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
     `messages`; older programs could not read it. Existing records stay as they are."""
 
 
+def _note_expired(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
+    """Format 11 has a table `expired`; older programs would take the messages that it names for pending or lost ones.
+    There are none yet."""
+
+
 STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     1: _mark_timers_complete,
     2: _sum_up_held,
@@ -107,5 +112,6 @@ STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     7: _use_tables,
     8: _cut_records,
     9: _fill_pages,
+    10: _note_expired,
 }
 """The upgrade steps, by the format from which they start."""

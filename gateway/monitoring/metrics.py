@@ -363,7 +363,11 @@ class Metrics:
                 "Free space of the disk of the data folder",
                 usage.disk_free,
             ),
-            ("tidegate_stored_messages", "Messages stored, in any state", usage.messages),
+            (
+                "tidegate_stored_messages",
+                "Messages stored, in any state, and those that are still to be removed",
+                usage.messages,
+            ),
             ("rocketmq_half_messages", "Undecided transactions", usage.halves),
         )
         for name, meaning, value in rows:

@@ -557,6 +557,10 @@ class MemoryGateway:
         self.offset_ms += ms
         self.clock.offset_ms = self.offset_ms
 
+    def queued(self) -> int:
+        """Return how many messages are in queues."""
+        return self.store.reader().stat(self.store.tables.queues)["entries"]
+
     def check(self) -> None:
         """Check every table against every other."""
         self.settle()

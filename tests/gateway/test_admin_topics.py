@@ -9,7 +9,7 @@ import pytest
 from gateway.handlers import group_admin, topic_admin
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import java_hash
-from storage import Store, usage_of
+from storage import Store
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 from tests.gateway.tools import by_queue, commit_offset, create_topic, ok, put_group, read
@@ -529,7 +529,7 @@ class TestMadeAgainByTheGateway:
         return bodies(client.pull("%DLQ%consumers", offset=int(begin)))
 
     def held(self, gateway: MemoryGateway) -> int:
-        return usage_of(gateway.store).messages
+        return gateway.queued()
 
     def test_show_nothing_of_the_old_ones(
         self, gateway: MemoryGateway, client: MemoryClient
@@ -549,7 +549,7 @@ class TestMadeAgainByTheGateway:
         monkeypatch: pytest.MonkeyPatch,
         crashes: bool,
     ) -> None:
-        monkeypatch.setattr("gateway.housekeeping.RETENTION_STEP", 1)
+        monkeypatch.setattr("gateway.retention.EXPIRE_STEP", 1)
         client.send_message("%DLQ%consumers", "new")
         if crashes:
             gateway.crash()

@@ -17,7 +17,7 @@ from gateway.wire.commands import Command
 from gateway.wire.fields import FieldError
 from gateway.wire.messages import MAX_PROPERTIES, decode_messages
 from gateway.wire.pops import Handle, parse_batch_acks, parse_handle
-from storage import MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page, Queue, Store, usage_of
+from storage import MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page, Queue, Store
 from storage.keys import pop_key, queue_prefix
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail, damaged_page, damaged_row
@@ -765,12 +765,12 @@ class TestBack:
         for group in ("g1", "g2", "g3"):
             assert len(pop(gateway, client, consumerGroup=group)) == 3
         gateway.advance(INVISIBLE_MS + 500)
-        assert usage_of(gateway.store).messages == 12
+        assert gateway.queued() == 12
         ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
-        assert usage_of(gateway.store).messages == 8
+        assert gateway.queued() == 8
         assert gateway.store.queue(b"orders", 0).first == 3  # the topic itself comes first
         gateway.advance(20_000)
-        assert usage_of(gateway.store).messages == 0
+        assert gateway.queued() == 0
 
     def test_what_another_group_sent_back_stays_when_a_topic_is_deleted(
         self, gateway: MemoryGateway, client: MemoryClient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway import broker, housekeeping
+from gateway import broker, retention
 from gateway.topics import Topic, Topics
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import (
@@ -148,7 +148,7 @@ class TestSteps:
     def test_keep_up_with_batches(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(housekeeping, "RETENTION_STEP", 2)
+        monkeypatch.setattr(retention, "EXPIRE_STEP", 2)
         ok(create_topic(client, "orders", attributes="+retention=1m"))
         ok(client.send_batch((str(number), {}) for number in range(100)))
         gateway.advance(55_000)
@@ -172,7 +172,7 @@ class TestSteps:
         turn_s: float,
     ) -> None:
         """This includes the steps of a clean-up that is not done when the next one is due."""
-        monkeypatch.setattr(housekeeping, "RETENTION_STEP", 100)
+        monkeypatch.setattr(retention, "EXPIRE_STEP", 100)
         for topic in range(3):
             client.send_batch(((str(n), {}) for n in range(150)), f"topic{topic}")
         gateway.elapsed_ms += 73 * HOUR_MS
@@ -184,7 +184,7 @@ class TestSteps:
             client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields("busy"), b"x")
             gateway.reactor.turn()
             gateway.reactor.rightNow += turn_s
-            now_left = usage_of(gateway.store).messages - number - 1
+            now_left = gateway.queued() - number - 1
             removed.append(left - now_left)
             left = now_left
         assert max(removed) == 100
@@ -195,7 +195,7 @@ class TestSteps:
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The disk may be full for days. Each clean-up tries once."""
-        monkeypatch.setattr(housekeeping, "RETENTION_STEP", 5)
+        monkeypatch.setattr(retention, "EXPIRE_STEP", 5)
         client.send_batch((str(n), {}) for n in range(30))
         gateway.advance(1_000)
         gateway.set_clock(73 * HOUR_MS)
@@ -204,25 +204,110 @@ class TestSteps:
             gateway.advance(20_000)
             assert meter.refused == 2
         gateway.advance(10_000)
-        assert usage_of(gateway.store).messages == 0
+        assert gateway.queued() == 0
 
     def test_go_on_after_a_restart(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(housekeeping, "RETENTION_STEP", 100)
+        monkeypatch.setattr(retention, "EXPIRE_STEP", 100)
         client.send_batch((str(n), {}) for n in range(350))
         gateway.stop()
         gateway.jump(73 * HOUR_MS)
         gateway.start()
         gateway.elapsed_ms += 10_000
         gateway.reactor.rightNow = gateway.elapsed_ms / 1000
-        while usage_of(gateway.store).messages == 350:
+        while gateway.queued() == 350:
             gateway.reactor.turn()
-        assert usage_of(gateway.store).messages > 0
+        assert gateway.queued() > 0
         gateway.crash()
         gateway.advance(20_000)
         answer = gateway.connect().ask_pull()
         assert answer.ext()["minOffset"] == "350"
+
+
+class TestRemoval:
+    """What has expired is removed in rounds, which are spread over time."""
+
+    ROUND_MS = 150_000
+
+    @pytest.fixture
+    def expired(self, make_gateway: MakeGateway) -> MemoryGateway:
+        """A gateway with 1,000 messages that have just expired, in the first moments of a round."""
+        gateway = make_gateway(retention_hours=1)
+        client = gateway.connect()
+        for _ in range(10):
+            client.send_batch((str(n), {}) for n in range(100))
+        gateway.jump(HOUR_MS + 1)
+        gateway.advance(12_000)
+        assert gateway.queued() == 0
+        return gateway
+
+    def left(self, gateway: MemoryGateway) -> int:
+        return usage_of(gateway.store).messages
+
+    def test_is_spread_over_a_round(self, expired: MemoryGateway) -> None:
+        counts = []
+        for _ in range(4):
+            counts.append(self.left(expired))
+            expired.advance(self.ROUND_MS // 4)
+        assert counts == pytest.approx([900, 700, 450, 150], abs=150)
+        assert self.left(expired) == 0
+
+    def test_of_what_expires_meanwhile_waits_for_the_next_round(
+        self, expired: MemoryGateway
+    ) -> None:
+        client = expired.connect()
+        ok(create_topic(client, "bills", attributes="+retention=1m"))
+        client.send_batch(((str(n), {}) for n in range(100)), "bills")
+        expired.advance(self.ROUND_MS - 15_000)
+        assert expired.queued() == 0
+        assert 0 < self.left(expired) < 100
+        expired.advance(30_000)
+        assert self.left(expired) == 0
+
+    @pytest.mark.parametrize("code", [306, 316, 329])
+    def test_is_done_at_once_for_a_tool(self, expired: MemoryGateway, code: int) -> None:
+        expired.advance(self.ROUND_MS)
+        client = expired.connect()
+        ok(create_topic(client, "orders", attributes="+retention=1m"))
+        client.send_batch((str(n), {}) for n in range(300))
+        expired.advance(80_000)
+        assert expired.queued() == 0
+        assert self.left(expired) > 0
+        ok(expired.connect().ask(code))
+        expired.advance(12_000)
+        assert self.left(expired) == 0
+
+    @pytest.mark.parametrize("code", [306, 316, 329])
+    def test_a_tool_hurries_the_round_that_goes_on(self, expired: MemoryGateway, code: int) -> None:
+        assert self.left(expired) > 500
+        ok(expired.connect().ask(code))
+        expired.advance(2_000)
+        assert self.left(expired) == 0
+
+    def test_hurries_when_the_disk_is_full(
+        self, expired: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.left(expired) > 500
+        monkeypatch.setattr(expired.store.environment, "disk_free", lambda: 0)
+        expired.advance(12_000)
+        assert self.left(expired) == 0
+
+    def test_goes_on_after_a_crash(self, expired: MemoryGateway) -> None:
+        assert self.left(expired) > 500
+        expired.crash()
+        assert self.left(expired) > 500
+        assert expired.connect().pull(offset=0) == []
+        expired.advance(self.ROUND_MS)
+        assert self.left(expired) == 0
+
+    def test_that_fails_is_tried_again(self, expired: MemoryGateway) -> None:
+        before = self.left(expired)
+        with commits_fail(expired):
+            expired.advance(self.ROUND_MS // 2)
+        assert self.left(expired) == pytest.approx(before, abs=100)
+        expired.advance(2 * self.ROUND_MS)
+        assert self.left(expired) == 0
 
 
 class TestDeletedTopics:
@@ -283,7 +368,7 @@ class TestDeletedTopics:
         client.send_message("orders", TIMER_DELAY_MS="60000")
         self.delete(client, "orders")
         gateway.advance(80_000)
-        assert usage_of(gateway.store).messages == 0
+        assert gateway.queued() == 0
         assert Scrape(gateway).by("rocketmq_timer_dequeue_total", "topic") == {}
         assert gateway.store.open_topics() == []
 

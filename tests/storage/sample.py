@@ -10,7 +10,17 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from storage import FoundPage, Store, Terms, find_by_id, fire_due, scan_pending
+from storage import (
+    FoundPage,
+    Step,
+    Store,
+    Terms,
+    expire_messages,
+    find_by_id,
+    fire_due,
+    remove_expired,
+    scan_pending,
+)
 
 TOPIC = b"orders"
 FOREVER_MS = 1 << 62
@@ -150,3 +160,20 @@ def hold_all(store: Store, ids: Iterable[bytes], due_ms: int, topic: bytes = TOP
     sequences = [hold(store, Sample(message_id, topic), due_ms) for message_id in ids]
     store.commit()
     return sequences
+
+
+def clean_up(
+    store: Store,
+    before_ms: int,
+    limit: int,
+    is_deleted: Callable[[bytes], bool] = lambda _: False,
+    own_before_ms: Callable[[bytes], int | None] = lambda _: None,
+    begin: bytes = b"",
+    begin_of: Callable[[bytes, int], int] = lambda _, __: 0,
+) -> Step:
+    """Let messages expire, as one step of `expire_messages` does, and remove all that have expired."""
+    step = expire_messages(store, before_ms, limit, is_deleted, own_before_ms, begin, begin_of)
+    behind: bytes | None = b""
+    while behind is not None:
+        behind = remove_expired(store, FOREVER_MS, limit, behind).behind
+    return step

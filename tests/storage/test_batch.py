@@ -24,7 +24,6 @@ from storage import (
     find_faults,
     fire_due,
     put_half,
-    remove_expired,
     take_half,
 )
 from storage.keys import pack_u64
@@ -33,6 +32,7 @@ from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
     TOPIC,
     Sample,
+    clean_up,
     fire,
     hold,
     hold_all,
@@ -57,7 +57,7 @@ def change_everything(store: Store) -> int:
     hold(store, Sample(b"taken back"), 3_000)
     abort(store, b"taken back", 900)
     fire_due(store, 1_000, 1_000, 10)
-    remove_expired(store, 500, 10, lambda topic: False)
+    clean_up(store, 500, 10, lambda topic: False)
     store.put_topic(b"new topic", b"{}")
     store.put_group(b"new group", b"{}")
     return sequence - 1
@@ -259,7 +259,7 @@ class TestFailure:
             for change in (
                 lambda: abort(filled, b"old", 5),
                 lambda: filled.delete_topic(b"t"),
-                lambda: remove_expired(filled, 500, 10, lambda topic: False),
+                lambda: clean_up(filled, 500, 10, lambda topic: False),
             ):
                 with pytest.raises(StorageError):
                     change()

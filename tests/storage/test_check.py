@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import Store, abort, find_faults, fire_due, remove_expired
+from storage import Store, abort, find_faults, fire_due
 from storage.environment import Tables
 from storage.keys import (
     ENDS_VALUE,
@@ -28,7 +28,7 @@ from storage.keys import (
 )
 from storage.logged import LoggedTransaction
 from tests.storage.folder import Folder
-from tests.storage.sample import TOPIC, Sample, hold, send
+from tests.storage.sample import TOPIC, Sample, clean_up, hold, send
 
 SENT, FIRED, PENDING, TAKEN, REMOVED, UNKNOWN = (pack_u64(number) for number in (1, 2, 3, 4, 5, 99))
 PENDING_ROW = timer_key(2_000, TOPIC, 3, b"pending")
@@ -273,6 +273,14 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         lambda txn, tables: txn.put(pack_u64(501) + TAKEN, b"", db=tables.aborted),
         "message 4 is aborted twice",
     ),
+    "expired message missing": (
+        lambda txn, tables: txn.put(UNKNOWN[:7], (1 << 99).to_bytes(32), db=tables.expired),
+        "expired message 99 is missing",
+    ),
+    "expired and pending": (
+        lambda txn, tables: txn.put(bytes(7), (1 << 3).to_bytes(32), db=tables.expired),
+        "message 3 is in 2 states",
+    ),
     "aborted message missing": (
         lambda txn, tables: txn.put(pack_u64(500) + UNKNOWN, b"", db=tables.aborted),
         "aborted message 99 is missing",
@@ -320,7 +328,7 @@ def sound(tmp_path: Path) -> Store:
     abort(store, b"taken", 500)
     fire_due(store, 1_000, 1_000, 10)
     store.commit()
-    remove_expired(store, 0, 10, lambda topic: topic == b"emptied")
+    clean_up(store, 0, 10, lambda topic: topic == b"emptied")
     store.commit()
     return store
 

@@ -10,12 +10,11 @@ from storage import (
     count_candidates,
     note_older,
     put_half,
-    remove_expired,
     replace_pending,
     take_half,
 )
 from tests.storage.folder import Folder
-from tests.storage.sample import TOPIC, Sample, fire, hold, pending_ids, states
+from tests.storage.sample import TOPIC, Sample, clean_up, fire, hold, pending_ids, states
 
 KEY = b"k"
 HALF = Sample(b"half", keys=(KEY,))
@@ -143,7 +142,7 @@ def test_a_half_that_could_not_replace_all_is_not_forgotten(
 def test_its_row_goes_with_the_message(store: Store, folder: Folder) -> None:
     debounce(store, b"a", 1_000, 1)
     fire(store, 1_000)
-    assert remove_expired(store, 5_000, 10, lambda _: False).messages == 1
+    assert clean_up(store, 5_000, 10, lambda _: False).messages == 1
     store.commit()
     txn = store.settled_reader()
     assert txn.stat(store.tables.debounced)["entries"] == 0
@@ -155,7 +154,7 @@ def test_retention_notes_no_key_that_was_not_debounced(store: Store) -> None:
         hold(store, Sample(b"%d" % number, keys=(KEY,)), 1_000 + number)
     store.commit()
     assert fire(store, 1_001) == 2
-    assert remove_expired(store, 5_000, 10, lambda _: False).messages == 2
+    assert clean_up(store, 5_000, 10, lambda _: False).messages == 2
     store.commit()
     assert store.settled_reader().stat(store.tables.debounced)["entries"] == 0
 
@@ -173,7 +172,7 @@ def test_what_is_kept_longer_does_not_count_again(
     if later:
         hold(store, Sample(later, keys=(KEY,)), 9_000)
         store.commit()
-    assert remove_expired(store, 0, 10, lambda _: False, lambda _: 5_000).messages == 1
+    assert clean_up(store, 0, 10, lambda _: False, lambda _: 5_000).messages == 1
     store.commit()
     assert count_candidates(store, TOPIC, KEY) <= 3
     assert debounce(store, b"next", 9_000, 6_000) == len(later) // 5
@@ -181,7 +180,7 @@ def test_what_is_kept_longer_does_not_count_again(
     folder.check()
     store = folder.open()
     assert fire(store, 9_000) == 1
-    while remove_expired(store, 99_999, 10, lambda _: False).messages:
+    while clean_up(store, 99_999, 10, lambda _: False).messages:
         store.commit()
     assert store.settled_reader().stat(store.tables.debounced)["entries"] == 0
 

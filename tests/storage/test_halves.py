@@ -22,13 +22,22 @@ from storage import (
     halves_to_check,
     put_half,
     put_off_check,
-    remove_expired,
     remove_half,
     take_half,
 )
 from storage.keys import MARK, pack_u64
 from tests.storage.folder import Folder, scratch_data
-from tests.storage.sample import TOPIC, Sample, fire, hold, ids_in, pending_ids, send, states
+from tests.storage.sample import (
+    TOPIC,
+    Sample,
+    clean_up,
+    fire,
+    hold,
+    ids_in,
+    pending_ids,
+    send,
+    states,
+)
 
 HALVES = b"halves"
 
@@ -86,7 +95,7 @@ class TestWaiting:
         sequence = half(store)
         send(store, Sample(b"a"))
         store.commit()
-        assert remove_expired(store, 1 << 60, 100, lambda topic: True).messages == 1
+        assert clean_up(store, 1 << 60, 100, lambda topic: True).messages == 1
         store.commit()
         assert find_half(store, sequence) is not None
 

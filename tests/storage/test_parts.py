@@ -18,7 +18,6 @@ from storage import (
     find_faults,
     put_half,
     read_pending,
-    remove_expired,
     remove_half,
     take_half,
 )
@@ -32,6 +31,7 @@ from tests.storage.sample import (
     TOPIC,
     Sample,
     body_of,
+    clean_up,
     fire,
     hold,
     hold_all,
@@ -188,11 +188,11 @@ def test_retention_removes_all_of_it(store: Store, size: int) -> None:
         send(store, Sample(message_id, body=noise(size)), stored_ms=number)
     store.commit()
     for _ in range(3):
-        remove_expired(store, 3, 1, no_topic)
+        clean_up(store, 3, 1, no_topic)
         store.commit()
     assert ids_in(store) == numbered(6)[3:]
     assert find_faults(store) == []
-    while remove_expired(store, FOREVER_MS, 100, no_topic).messages:
+    while clean_up(store, FOREVER_MS, 100, no_topic).messages:
         store.commit()
     assert entries(store, store.tables.parts) == entries(store, store.tables.messages) == 0
 
@@ -257,7 +257,7 @@ def test_one_whose_parts_do_not_fit_cannot_be_read(
     assert ids_in(store) == [b"m00000", b"m00002"]
     assert store.damaged == {number}
     assert find_faults(store) == ["message 2: its record cannot be read"]
-    assert remove_expired(store, FOREVER_MS, 100, no_topic) == (3, None)
+    assert clean_up(store, FOREVER_MS, 100, no_topic) == (3, None)
     store.commit()
     assert ids_in(store) == []
     txn, tables = store.reader(), store.tables

@@ -26,7 +26,6 @@ from storage import (
     logged,
     read_pending,
     redo_log,
-    remove_expired,
 )
 from storage.durable import NOTE_FILE
 from storage.inbox import INBOX_SIZE
@@ -34,7 +33,17 @@ from storage.meta_pages import DATA_FILE
 from tests.scratch import scratch_place
 from tests.storage.disk import Disk, Worker
 from tests.storage.folder import Folder, check, unpack
-from tests.storage.sample import TOPIC, Sample, hold, id_of, ids_in, pending_ids, send, terms_of
+from tests.storage.sample import (
+    TOPIC,
+    Sample,
+    clean_up,
+    hold,
+    id_of,
+    ids_in,
+    pending_ids,
+    send,
+    terms_of,
+)
 
 QUEUES: Final = (0, 1)
 MAP_SIZE: Final = 8 << 20
@@ -148,7 +157,7 @@ class PowerCuts(RuleBasedStateMachine):
                 abort(store, self.ids[-1 - number % len(self.ids)], now_ms)
         fire_due(store, now_ms, now_ms, 100)
         if removed:
-            remove_expired(store, now_ms - 100, removed, lambda topic: False)
+            clean_up(store, now_ms - 100, removed, lambda topic: False)
         self.is_committing = True
         try:
             store.commit()

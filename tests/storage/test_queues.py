@@ -17,7 +17,6 @@ from storage import (
     find_by_key,
     fire_due,
     newest_stored_ms,
-    remove_expired,
     scan_fired,
 )
 from storage.keys import pack_u64, queue_prefix
@@ -27,6 +26,7 @@ from tests.storage.sample import (
     TOPIC,
     Sample,
     body_of,
+    clean_up,
     fire,
     hold,
     hold_all,
@@ -277,7 +277,7 @@ class TestDamage:
         for number in range(4):
             send(store, Sample(b"%d" % number), number)
         store.commit()
-        remove_expired(store, 2, 10, lambda _: False)
+        clean_up(store, 2, 10, lambda _: False)
         store.commit()
         prefix = queue_prefix(TOPIC, 0)
         store = folder.damage("ends", prefix, value)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from storage import StorageError, read_pending, remove_expired
+from storage import StorageError, read_pending
 from storage.environment import MAX_READERS
 from tests.storage.folder import Folder
-from tests.storage.sample import Sample, hold, pending_ids, states, terms_of
+from tests.storage.sample import Sample, clean_up, hold, pending_ids, states, terms_of
 
 _READ = """
 import os, signal, sys
@@ -86,7 +86,7 @@ def test_retention_frees_what_dead_readers_held(folder: Folder) -> None:
     store.commit()
     die_reading(folder.path, 3)
     assert store.environment.lmdb.info()["num_readers"] >= 3
-    remove_expired(store, 0, 10, lambda topic: False)
+    clean_up(store, 0, 10, lambda topic: False)
     assert store.environment.forget_dead_readers() == 0
 
 

@@ -25,7 +25,6 @@ from storage import (
     abort,
     pause_topic,
     put_recurring,
-    remove_expired,
 )
 from storage.environment import FOLDER_FILES, STORED_FILES
 from storage.meta_pages import DATA_FILE, newest_state, page_size_of
@@ -34,7 +33,7 @@ from storage.redo_log import GAP
 from tests.storage.folder import Folder, damage_log
 from tests.storage.pages import ZEROS, content_of, leaves_of, overwrite, tree_of
 from tests.storage.repairing import MUCH, NOW_MS, READER, Held, later, now_held, rows_of
-from tests.storage.sample import Sample, fire, hold, hold_all, numbered, send
+from tests.storage.sample import Sample, clean_up, fire, hold, hold_all, numbered, send
 
 LATER_MS = NOW_MS + 1_000
 COUNT = 400
@@ -213,7 +212,7 @@ def test_a_queue_that_was_emptied_continues_where_its_groups_are(tmp_path: Path)
     store.progress.note(b"wrong", b"orders", 1, 1 << 62)
     store.progress.include()
     store.commit()
-    while remove_expired(store, 1_000, COUNT, lambda topic: False).messages:
+    while clean_up(store, 1_000, COUNT, lambda topic: False).messages:
         store.commit()
     folder.close()
     overwrite(folder.path, tree_of(folder.path, "ends").root)

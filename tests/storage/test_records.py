@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.wire.messages import encode_message
-from storage import Store, Terms, find_by_sequence, find_faults, remove_expired
+from storage import Store, Terms, find_by_sequence, find_faults
 from storage.records import CONTENT, MOST_PACKED, pack, unpack
 from tests.storage.folder import Folder, change_table
-from tests.storage.sample import Sample, hold_all, ids_in, pending_ids, send, terms_of
+from tests.storage.sample import Sample, clean_up, hold_all, ids_in, pending_ids, send, terms_of
 
 records = st.binary(max_size=2 * MOST_PACKED).filter(
     lambda record: not record.startswith(zstandard.FRAME_HEADER)
@@ -177,7 +177,7 @@ def test_a_start_that_looks_for_timers_passes_a_damaged_record_over_and_notes_it
 
 
 def test_retention_leaves_a_damaged_record_and_goes_on(damaged: Store) -> None:
-    assert remove_expired(damaged, 1_000, 10, lambda _: False).messages == 3
+    assert clean_up(damaged, 1_000, 10, lambda _: False).messages == 3
     damaged.commit()
     assert ids_in(damaged) == []
     left = damaged.reader().cursor(db=damaged.tables.messages)
@@ -191,7 +191,7 @@ def test_a_record_of_which_nothing_can_be_read_is_passed_over_too(damaged: Store
         broken.setattr(damaged, "terms_of", refuse_third)
         assert find_by_sequence(damaged, 1) is not None
         assert find_by_sequence(damaged, 3) is None
-        assert remove_expired(damaged, 1_000, 10, lambda _: False).messages == 3
+        assert clean_up(damaged, 1_000, 10, lambda _: False).messages == 3
     assert damaged.damaged == {(2).to_bytes(8), (3).to_bytes(8)}
 
 

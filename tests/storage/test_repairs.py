@@ -22,6 +22,7 @@ from storage import (
     Store,
     abort,
     back_up,
+    expire_messages,
     find_faults,
     pause_topic,
     put_half,
@@ -91,7 +92,8 @@ def fill(store: Store) -> None:
     for number in range(12):
         send(store, Sample(b"old%d" % number, b"orders", number % 2, (b"all",)), 10 + number)
     store.commit()
-    remove_expired(store, 15, 100, lambda topic: False)
+    expire_messages(store, 15, 100, lambda topic: False)
+    remove_expired(store, 15, 3)
     store.commit()
     for number in range(30):
         due_ms = 1_000 + 97 * number if number % 3 else 3_600_000 + 7_919 * number
@@ -225,7 +227,13 @@ def test_a_row_that_is_lost_comes_back(
         data = copy(file)
         delete(data, table, key)
         repair(data)
-        assert now_held(data) == left_without(holds, table, key, value), key
+        now = now_held(data)
+        if table == "expired":
+            # Nothing tells its messages from lost ones, and these are delivered rather than lost.
+            again = {place: one for place, one in now.queued.items() if place not in holds.queued}
+            assert sorted(again.values()) == [b"old3", b"old4"]
+            now = now._replace(queued=holds.queued)
+        assert now == left_without(holds, table, key, value), key
 
 
 @SIZES

@@ -13,11 +13,13 @@ from storage import (
     begin_queue,
     cut_topic,
     emptied_queues,
+    expire_messages,
+    expire_topic,
+    expired_bounds,
     find_by_key,
     find_by_sequence,
     fire_due,
     remove_expired,
-    remove_topic,
     reschedule,
     scan_fired,
 )
@@ -28,6 +30,7 @@ from tests.storage.sample import (
     FOREVER_MS,
     TOPIC,
     Sample,
+    clean_up,
     fire,
     hold,
     hold_all,
@@ -42,7 +45,7 @@ from tests.storage.sample import (
 
 def expire(store: Store, before_ms: int, limit: int = 1_000_000, deleted: bytes = b"") -> int:
     """Remove what is older, commit, and return the number of messages removed."""
-    removed = remove_expired(store, before_ms, limit, lambda topic: topic == deleted).messages
+    removed = clean_up(store, before_ms, limit, lambda topic: topic == deleted).messages
     store.commit()
     return removed
 
@@ -133,7 +136,7 @@ def test_a_deleted_topic_is_cleared_in_steps(store: Store) -> None:
     expire(store, 5)
     for queue in range(3):
         send_ten(store, b"gone", queue)
-    assert [remove_topic(store, b"gone", 12) for _ in range(4)] == [
+    assert [expire_topic(store, b"gone", 12) for _ in range(4)] == [
         (12, b"gone\0"),
         (12, b"gone\0"),
         (6, None),
@@ -150,7 +153,7 @@ def test_a_step_looks_at_no_more_queues_than_it_clears(folder: Folder) -> None:
     for queue in range(6):
         send_ten(store, b"gone", queue)
     store = folder.open()
-    assert remove_topic(store, b"gone", 12) == (12, b"gone\0")
+    assert expire_topic(store, b"gone", 12) == (12, b"gone\0")
     assert [queue.number for queue in store.open_queues(b"gone")] == [0, 1]
     store.commit()
 
@@ -159,7 +162,7 @@ def test_what_a_cut_topic_held_is_removed_at_any_age(store: Store) -> None:
     kept = send_ten(store, b"gone-2")
     send_ten(store, b"gone", 0)
     send_ten(store, b"gone", 2)
-    remove_topic(store, b"gone", 3)
+    expire_topic(store, b"gone", 3)
     begins = cut_topic(store, b"gone")
     assert begins == {0: 10, 2: 10}
     new = send_ten(store, b"gone", 2)
@@ -168,7 +171,7 @@ def test_what_a_cut_topic_held_is_removed_at_any_age(store: Store) -> None:
     removed = []
     behind: bytes | None = b""
     while behind is not None:
-        step = remove_expired(
+        step = clean_up(
             store,
             0,
             5,
@@ -311,11 +314,21 @@ class TestManyQueues:
     QUEUES = 2 * QUEUES_AT_ONCE + 1
 
     def steps(self, store: Store, before_ms: int, limit: int) -> list[int]:
-        """Remove what is older in as many steps as needed, and return how many messages each step removed."""
+        """Let what is older expire in as many steps as needed, and return how many messages each step took."""
         counts = []
         begin: bytes | None = b""
         while begin is not None:
-            messages, begin = remove_expired(store, before_ms, limit, lambda _: False, begin=begin)
+            messages, begin = expire_messages(store, before_ms, limit, lambda _: False, begin=begin)
+            store.commit()
+            counts.append(messages)
+        return counts
+
+    def removals(self, store: Store, limit: int) -> list[int]:
+        """Remove what has expired in as many steps as needed, and return how many messages each step removed."""
+        counts = []
+        begin: bytes | None = b""
+        while begin is not None:
+            messages, begin = remove_expired(store, FOREVER_MS, limit, begin)
             store.commit()
             counts.append(messages)
         return counts
@@ -339,10 +352,11 @@ class TestManyQueues:
         for message_id in (b"a", b"b", b"c"):
             abort(store, message_id, 1)
         store.commit()
-        assert self.steps(store, 4, 3) == [2, 2, 2, 2, 3, 0]
+        assert self.steps(store, 4, 99) == [11]
+        assert self.removals(store, 3) == [2, 2, 2, 2, 3]
         assert ids_in(store, TOPIC, 0) == ids_in(store, TOPIC, 1) == [b"4", b"5"]
-        assert remove_topic(store, TOPIC, 5) == (3, TOPIC + b"\0")
-        assert remove_topic(store, TOPIC, 5) == (1, None)
+        assert expire_topic(store, TOPIC, 3) == (3, TOPIC + b"\0")
+        assert expire_topic(store, TOPIC, 3) == (1, None)
         assert emptied_queues(store, TOPIC) == {0: 6, 1: 6}
 
     def test_that_are_large_are_removed_in_more_steps(self, store: Store) -> None:
@@ -352,7 +366,8 @@ class TestManyQueues:
             hold(store, Sample(b"a%d" % number, body=bytes(BYTES_AT_ONCE // 2)), 1_000)
             abort(store, b"a%d" % number, 1)
         store.commit()
-        assert self.steps(store, 4, 99) == [2, 2, 2]
+        assert self.steps(store, 4, 99) == [6]
+        assert self.removals(store, 99) == [2, 2, 2]
         assert ids_in(store) == []
 
     def test_a_step_that_finds_nothing_opens_no_batch(self, store: Store) -> None:
@@ -360,7 +375,7 @@ class TestManyQueues:
         hold(store, Sample(b"a"), 1_000)
         abort(store, b"a", 5)
         store.commit()
-        assert remove_expired(store, 0, 99, lambda _: False) == (0, None)
+        assert clean_up(store, 0, 99, lambda _: False) == (0, None)
         assert not store.has_changes
 
     def test_steps_end_with_what_was_aborted(self, store: Store) -> None:
@@ -378,7 +393,7 @@ class TestInABatch:
     def test_readers_see_it_at_once(self, store: Store) -> None:
         """The rows are gone for all readers, so the queue's first offset must change at once."""
         ids = send_ten(store)
-        assert remove_expired(store, 5, 99, lambda topic: False).messages == 5
+        assert clean_up(store, 5, 99, lambda topic: False).messages == 5
         assert store.queue(TOPIC, 0).first == 5
         assert ids_in(store) == ids[5:]
         store.commit()
@@ -390,7 +405,7 @@ class TestInABatch:
         hold_all(store, [b"a"], 1_000)
         abort(store, b"a", 1)
         store.commit()
-        assert remove_expired(store, 5, 99, lambda topic: False).messages == 6
+        assert clean_up(store, 5, 99, lambda topic: False).messages == 6
         store.abandon()
         assert store.queue(TOPIC, 0).first == 0
         assert ids_in(store) == ids
@@ -400,10 +415,10 @@ class TestInABatch:
     def test_two_steps_and_sends_and_firing_in_one_batch(self, store: Store) -> None:
         ids = send_ten(store)
         hold_all(store, [b"fired"], 20)
-        remove_expired(store, 9, 4, lambda topic: False)
+        clean_up(store, 9, 4, lambda topic: False)
         send(store, Sample(b"sent"), stored_ms=20)
         fire_due(store, 20, 20, 9)
-        remove_expired(store, 9, 4, lambda topic: False)
+        clean_up(store, 9, 4, lambda topic: False)
         store.commit()
         assert ids_in(store) == [*ids[8:], b"sent", b"fired"]
         assert store.held_totals() == {}
@@ -413,7 +428,7 @@ class TestInABatch:
         hold(store, Sample(b"b"), 5)
         fire_due(store, 5, 5, 9)
         send(store, Sample(b"c", queue=1), 5)
-        assert remove_expired(store, 0, 9, lambda topic: True).messages == 3
+        assert clean_up(store, 0, 9, lambda topic: True).messages == 3
         store.commit()
         queue = store.queue(TOPIC, 0)
         assert (queue.first, queue.visible, queue.next) == (2, 2, 2)
@@ -460,7 +475,7 @@ def test_a_damaged_row_keeps_only_its_own_queue(folder: Folder, key: bytes, valu
 
     change_table(folder.path, "queues", damage)
     store = folder.open()
-    assert remove_expired(store, 20, 100, lambda topic: False) == (2 if whole[0] else 4, None)
+    assert clean_up(store, 20, 100, lambda topic: False) == (2 if whole[0] else 4, None)
     store.commit()
     assert ids_in(store, b"b") == []
     folder.close()
@@ -494,7 +509,6 @@ def test_what_was_aborted_and_has_no_row_in_ids_stays_for_a_repair(folder: Folde
     assert expire(store, 20) == 2
     assert (store.record(number) is None, states(store, b"b")) == (False, [])
     folder.damage("ids", id_key(b"a", number), IdRow(1_000, 10).pack())
-    folder.damage("aborted", pack_u64(10) + number, b"")
 
 
 @pytest.mark.parametrize("table", ["queues", "aborted"])
@@ -523,7 +537,8 @@ def test_a_row_that_names_another_message_has_it_stay(folder: Folder, table: str
 
     change_table(folder.path, table, damage)
     store = folder.open()
-    remove_expired(store, 20, 100, lambda topic: False)
+    expire_messages(store, 20, 100, lambda topic: False)
+    remove_expired(store, 20, 100)
     store.commit()
     assert store.record(pack_u64(wrong)) is not None
     folder.close()
@@ -532,5 +547,104 @@ def test_a_row_that_names_another_message_has_it_stay(folder: Folder, table: str
         txn.put(*sound[0], db=database)
 
     change_table(folder.path, table, mend)
+    change_table(folder.path, "expired", lambda txn, expired: txn.drop(expired, delete=False))
     if table == "queues":
         change_table(folder.path, "ends", lambda txn, ends: txn.drop(ends, delete=False))
+
+
+class TestExpired:
+    """Messages that have expired, and are still to be removed."""
+
+    @pytest.fixture
+    def expired(self, store: Store) -> Store:
+        """Two messages that have expired, one of them aborted, between two that have not, all with the key `k`."""
+        hold(store, Sample(b"pending", keys=(b"k",)), 1_000)
+        hold(store, Sample(b"fired", keys=(b"k",)), 5)
+        hold(store, Sample(b"aborted", keys=(b"k",)), 1_000)
+        hold(store, Sample(b"kept", keys=(b"k",)), 20)
+        store.commit()
+        assert fire(store, 5) == 1
+        abort(store, b"aborted", 5)
+        store.commit()
+        assert fire(store, 20) == 1
+        assert expire_messages(store, 10, 99, lambda _: False).messages == 2
+        store.commit()
+        return store
+
+    def numbers(self, store: Store) -> list[int]:
+        rows = store.reader().cursor(db=store.tables.messages).iternext(values=False)
+        return [int.from_bytes(number) for number in rows]
+
+    def test_are_found_nowhere(self, expired: Store) -> None:
+        assert self.numbers(expired) == [1, 2, 3, 4]
+        assert [states(expired, one) for one in (b"fired", b"aborted")] == [[], []]
+        assert [one.sequence for one in find_by_key(expired, [TOPIC], b"k", 9)] == [4, 1]
+        assert find_by_sequence(expired, 2) is None
+        assert abort(expired, b"fired", 30) == abort(expired, b"nobody", 30)
+
+    def test_do_not_fire_again_after_a_crash(
+        self, expired: Store, reopen: Callable[[], Store]
+    ) -> None:
+        store = reopen()
+        assert pending_ids(store) == [b"pending"]
+        assert fire(store, 900) == 0
+
+    def test_are_removed_with_all_about_them(self, expired: Store) -> None:
+        assert remove_expired(expired, 20, 99) == (2, None)
+        expired.commit()
+        assert self.numbers(expired) == [1, 4]
+        assert expired_bounds(expired) is None
+        assert remove_expired(expired, 20, 99) == (0, None)
+
+    def test_are_removed_in_the_order_of_acceptance(self, store: Store) -> None:
+        count = 600
+        for number in range(count):
+            hold(store, Sample(b"%d" % number), 1 + 7 * number % count)
+        store.commit()
+        for now_ms in range(1, count + 1):
+            fire(store, now_ms)
+        assert expire_messages(store, 1 + count // 2, 999, lambda _: False).messages == 300
+        store.commit()
+        expected = [number + 1 for number in range(count) if 7 * number % count < 300]
+        first, last = expired_bounds(store) or (b"", b"")
+        assert int.from_bytes(first) == expected[0]
+        assert int.from_bytes(last) >= expected[-1]
+        gone: list[int] = []
+        begin: bytes | None = first
+        while begin is not None:
+            before = set(self.numbers(store))
+            begin = remove_expired(store, count, 70, begin, last).behind
+            store.commit()
+            gone += sorted(before - set(self.numbers(store)))
+        assert gone == expected
+
+    def test_are_left_where_a_round_ends(self, expired: Store) -> None:
+        assert remove_expired(expired, 20, 99, last=pack_u64(2)) == (1, None)
+        assert self.numbers(expired) == [1, 3, 4]
+
+    def test_abandoning_brings_them_back(self, expired: Store) -> None:
+        remove_expired(expired, 20, 99)
+        expired.abandon()
+        assert self.numbers(expired) == [1, 2, 3, 4]
+        assert remove_expired(expired, 20, 99).messages == 2
+
+    @pytest.mark.parametrize("wrong", [1, 4, 9])
+    def test_a_damaged_note_removes_nothing_else(self, folder: Folder, wrong: int) -> None:
+        """It names a pending message, one in its queue, or none."""
+        store = folder.open()
+        hold(store, Sample(b"pending"), 1_000)
+        for number in range(3):
+            send(store, Sample(b"%d" % number), stored_ms=10 * number)
+        store.commit()
+        assert expire_messages(store, 5, 99, lambda _: False).messages == 1
+        store.commit()
+        store = folder.damage("expired", bytes(7), (4 | 1 << wrong).to_bytes(32))
+        assert remove_expired(store, 20, 99).messages == 1
+        store.commit()
+        assert self.numbers(store) == [1, 3, 4]
+        # What may have left its queue stays noted until its time has come.
+        assert remove_expired(store, 20, 99).messages == 0
+        expire_messages(store, 30, 99, lambda _: False)
+        assert remove_expired(store, 30, 99).messages == 2
+        store.commit()
+        assert (self.numbers(store), pending_ids(store)) == ([1], [b"pending"])

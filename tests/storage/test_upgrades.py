@@ -5,7 +5,8 @@ was aborted. It has ten messages of `bills`, a second apart from then on, of whi
 now. In format 2 `bills` is paused, all these timers are in `timers` or `waiting`, and the inbox has one message more,
 which from format 4 on is in the redo log of a killed process. From format 5 on, two messages of `orders` were put off
 by a minute, the second of them in that log. In format 6 that log is the second one. In format 7 records are packed. In
-format 8 two of them have more than half a page: one is in that log. In format 9 these are in `parts`.
+format 8 two of them have more than half a page: one is in that log. In format 9 these are in `parts`. The
+folder of format 10 is that one, upgraded.
 """
 
 from __future__ import annotations

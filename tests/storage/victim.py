@@ -16,9 +16,9 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from storage import Aborted, abort, fire_due, logged, remove_expired
+from storage import Aborted, abort, fire_due, logged
 from tests.storage.folder import Folder
-from tests.storage.sample import Sample, hold, send
+from tests.storage.sample import Sample, clean_up, hold, send
 
 SENT, HELD = 3, 6
 """Messages that are sent, and that are held, in each batch."""
@@ -58,7 +58,7 @@ def work(path: Path, run: int) -> None:
                 aborted.append(message_id)
         fired = fire_due(store, now_ms, now_ms, 10)
         # This finds nothing, as all messages are young, but a kill may hit it.
-        remove_expired(store, LONG_AGO_MS, 10, lambda topic: False)
+        clean_up(store, LONG_AGO_MS, 10, lambda topic: False)
         store.commit()
         line = {"batch": batch, "accepted": ids, "aborted": aborted, "fired": fired.messages}
         sys.stdout.write(json.dumps(line) + "\n")

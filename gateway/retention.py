@@ -30,6 +30,9 @@ ROUNDS_PER_RETENTION: Final = 24
 """Rounds of removal in the time for which messages are kept. With fewer, more neighbouring messages are removed
 together, but the disk holds what has expired for longer."""
 
+MOST_SECONDS: Final = 3 * 3_600.0
+"""Seconds between the beginnings of two rounds at most: topics may have a shorter retention, and be deleted."""
+
 SHARE_OF_ROUND: Final = 0.9
 """The share of the time between two rounds over which a round is spread."""
 
@@ -138,7 +141,7 @@ class Retention:
             return None
         self._clean_ups = broker.clean_ups
         self._removed_at = broker.store.committed_sequence
-        seconds = broker.config.retention_ms / 1_000 / ROUNDS_PER_RETENTION
+        seconds = min(broker.config.retention_ms / 1_000 / ROUNDS_PER_RETENTION, MOST_SECONDS)
         self._next_round = now + seconds
         first, last = bounds
         return _Round(now, 0 if is_urgent else seconds * SHARE_OF_ROUND, first, last, first)

@@ -293,6 +293,21 @@ class TestRemoval:
         expired.advance(12_000)
         assert self.left(expired) == 0
 
+    def test_rounds_begin_often_enough_for_what_is_deleted(
+        self, make_gateway: MakeGateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Others may be kept for ever."""
+        monkeypatch.setattr(retention, "MOST_SECONDS", 60)
+        gateway = make_gateway(retention_hours=876_000)
+        for topic in ("orders", "bills"):
+            client = gateway.connect()
+            ok(create_topic(client, topic))
+            client.send_message(topic)
+            ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
+            assert self.left(gateway) == 1
+            gateway.advance(75_000)
+            assert self.left(gateway) == 0
+
     def test_goes_on_after_a_crash(self, expired: MemoryGateway) -> None:
         assert self.left(expired) > 500
         expired.crash()

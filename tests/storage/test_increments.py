@@ -25,15 +25,17 @@ from storage import (
     abort,
     back_up_changes,
     compact,
+    expire_messages,
     find_faults,
     is_chain,
     read_chain,
+    remove_expired,
     restore_changes,
 )
 from storage.environment import Tables
 from storage.keys import IDENTITY
 from tests.storage.folder import Folder
-from tests.storage.sample import Sample, clean_up, fire, hold, send
+from tests.storage.sample import Sample, fire, hold, send
 
 BACK_UP = """
 import sys
@@ -70,7 +72,8 @@ def work(store: Store, random_: random.Random, step: int) -> None:
             abort(store, name, step * 1_000)
     store.commit()
     fire(store, step * 1_000)
-    clean_up(store, (step - 3) * 1_000, 1_000, lambda topic: False)
+    remove_expired(store, step * 1_000, 1_000)
+    expire_messages(store, (step - 3) * 1_000, 1_000, lambda topic: False)
     store.commit()
 
 

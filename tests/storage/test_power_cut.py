@@ -21,11 +21,13 @@ from storage import (
     StorageError,
     abort,
     back_up,
+    expire_messages,
     find_by_id,
     fire_due,
     logged,
     read_pending,
     redo_log,
+    remove_expired,
 )
 from storage.durable import NOTE_FILE
 from storage.inbox import INBOX_SIZE
@@ -36,7 +38,6 @@ from tests.storage.folder import Folder, check, unpack
 from tests.storage.sample import (
     TOPIC,
     Sample,
-    clean_up,
     hold,
     id_of,
     ids_in,
@@ -127,7 +128,8 @@ class PowerCuts(RuleBasedStateMachine):
         delay_ms=st.sampled_from([1, 5, 50, 100_000]),
         aborted=st.lists(st.integers(0, 100), max_size=2),
         later_ms=st.sampled_from([0, 2, 60]),
-        removed=st.sampled_from([0, 3]),
+        expired=st.sampled_from([0, 3]),
+        removed=st.sampled_from([0, 2]),
     )
     def store_batch(
         self,
@@ -137,6 +139,7 @@ class PowerCuts(RuleBasedStateMachine):
         delay_ms: int,
         aborted: list[int],
         later_ms: int,
+        expired: int,
         removed: int,
     ) -> None:
         self.batch += 1
@@ -156,8 +159,10 @@ class PowerCuts(RuleBasedStateMachine):
             if self.ids:
                 abort(store, self.ids[-1 - number % len(self.ids)], now_ms)
         fire_due(store, now_ms, now_ms, 100)
+        if expired:
+            expire_messages(store, now_ms - 100, expired, lambda topic: False)
         if removed:
-            clean_up(store, now_ms - 100, removed, lambda topic: False)
+            remove_expired(store, now_ms, removed)
         self.is_committing = True
         try:
             store.commit()
@@ -169,7 +174,7 @@ class PowerCuts(RuleBasedStateMachine):
     @rule(steps=STEPS)
     def work(self, steps: int | None = None) -> None:
         """Store a plain batch, and begin a checkpoint if `steps` is given."""
-        self.store_batch(2, 2, 700, 5, [0], 2, 0)
+        self.store_batch(2, 2, 700, 5, [0], 2, 0, 0)
         if steps is not None:
             self.store.checkpoint_if_due()
             for _ in range(steps):
@@ -362,7 +367,7 @@ def test_while_a_checkpoint_waits_for_the_one_before(
         cuts.work(0)
         cuts.have_power_cut(syncs, Cut(way))
         if is_full:
-            cuts.store_batch(1, 0, MAX_LOG, 0, [], 0, 0)
+            cuts.store_batch(1, 0, MAX_LOG, 0, [], 0, 0, 0)
         else:
             cuts.make_checkpoint()
 

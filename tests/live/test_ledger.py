@@ -133,8 +133,10 @@ def test_a_traceback_in_the_log_is_a_fault(site: Site) -> None:
         except OSError:
             log.failure("request 310 failed")
         log.error("no room")
-    (line,) = site.tracebacks()
+    (told,) = site.tracebacks()
+    line, *traceback = told.splitlines()
     assert line.endswith("request 310 failed")
+    assert "OSError: [Errno 22] Invalid argument" in "".join(traceback)
 
 
 @pytest.mark.parametrize("error", [AssertionError, ClientError, ProcessLookupError, TimeoutError])

@@ -35,7 +35,7 @@ _CLOCK_LIBRARY: Final = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"
 _ENDED: Final = "ended and is started again"
 _KILLED: Final = f"signal {int(signal.SIGKILL)}"
 """What the leader logs of a worker that ended, and of the signal that ended it."""
-_TRACEBACK: Final = re.compile(r"^(\S.*)\n\tTraceback \(most recent.*\n((?:\t.*\n)*)", re.MULTILINE)
+_TRACEBACK: Final = re.compile(r"^\S.*\n\tTraceback \(most recent.*\n((?:\t.*\n)*)", re.MULTILINE)
 """Matches a line of the log and the traceback below it."""
 _SLEEP_FAILED: Final = "time.sleep(seconds)\n\tbuiltins.OSError: [Errno 22] Invalid argument\n"
 """Ends the traceback of a fault of libfaketime 0.9.10, not of the gateway: at times it has Python's `time.sleep` wait
@@ -137,9 +137,10 @@ class Site:
         return {line for line in lines if _ENDED in line and _KILLED not in line}
 
     def tracebacks(self) -> set[str]:
-        """Return the log's lines that a traceback follows: whatever is done to a gateway, it logs what happened."""
+        """Return the log's lines that a traceback follows, with it: whatever is done to a gateway, it logs what
+        happened."""
         found = _TRACEBACK.finditer(self.gateway.log.read_text(errors="replace"))
-        return {one[1] for one in found if _SLEEP_FAILED not in one[2]}
+        return {one[0] for one in found if _SLEEP_FAILED not in one[1]}
 
     def wait_until_serving(self) -> None:
         """Return when every worker answers again; raise TimeoutError when that takes too long."""

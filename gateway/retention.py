@@ -22,6 +22,9 @@ LEAST_PAUSE: Final = 0.01
 MOST_PAUSE: Final = 1.0
 """Seconds between two steps of removal, at least and at most: the disk may become full meanwhile."""
 
+LATE_SECONDS: Final = 2 * MOST_PAUSE
+"""Seconds behind its time from which on a round counts as late."""
+
 MOST_AT_ONCE = 5_000
 """Most messages of one step while many arrive: then it takes twice as many as were accepted since the previous step.
 Large batches make turns long and few; with a smaller step in each of them the disk would fill up."""
@@ -95,18 +98,19 @@ class Retention:
         broker, now = self._broker, self._reactor.seconds()
         if broker.committer.failing:
             return False
-        is_urgent = broker.intake.disk_full or broker.clean_ups != self._clean_ups
-        if self._round is None or (is_urgent and self._round.seconds):
-            self._round = self._begin(now, is_urgent)
+        if self._round is None or (self._is_urgent and self._round.seconds):
+            self._round = self._begin(now)
         current = self._round
         if current is None:
             return False
-        sequence = broker.store.committed_sequence
-        if current.seconds_ahead(now) > 0:
-            self._removed_at = sequence
+        ahead = current.seconds_ahead(now)
+        if ahead > 0:
             return True
-        limit = _limit(REMOVE_STEP, sequence - self._removed_at)
+        sequence = broker.store.committed_sequence
+        # Only a round that does not keep up takes more at once. Others make longer pauses, in which much may come.
+        came = sequence - self._removed_at if ahead < -LATE_SECONDS else 0
         self._removed_at = sequence
+        limit = _limit(REMOVE_STEP, came)
         try:
             step = remove_expired(
                 broker.store, broker.clock.now_ms(), limit, current.at, current.last
@@ -130,17 +134,21 @@ class Retention:
         ahead = self._round.seconds_ahead(self._reactor.seconds())
         return min(max(ahead, LEAST_PAUSE), MOST_PAUSE)
 
-    def _begin(self, now: float, is_urgent: bool) -> _Round | None:
-        """Begin a round if it is time for one and messages have expired. It waits for others that are about to."""
-        broker = self._broker
-        is_time = now >= self._next_round and not self._expire_from
-        if not is_time and not is_urgent:
+    @property
+    def _is_urgent(self) -> bool:
+        return self._broker.intake.disk_full or self._broker.clean_ups != self._clean_ups
+
+    def _begin(self, now: float) -> _Round | None:
+        """Begin a round if it is time for one and messages have expired. It waits for others that are about to, unless
+        the disk is full."""
+        broker, is_urgent = self._broker, self._is_urgent
+        is_time = (now >= self._next_round or is_urgent) and not self._expire_from
+        if not is_time and not broker.intake.disk_full:
             return None
         bounds = expired_bounds(broker.store)
         if bounds is None:
             return None
         self._clean_ups = broker.clean_ups
-        self._removed_at = broker.store.committed_sequence
         seconds = min(broker.config.retention_ms / 1_000 / ROUNDS_PER_RETENTION, MOST_SECONDS)
         self._next_round = now + seconds
         first, last = bounds

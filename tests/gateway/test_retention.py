@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from gateway import broker, retention
@@ -243,7 +245,7 @@ class TestRemoval:
         return gateway
 
     def left(self, gateway: MemoryGateway) -> int:
-        return usage_of(gateway.store).messages
+        return usage_of(gateway.store).messages - gateway.queued()
 
     def test_is_spread_over_a_round(self, expired: MemoryGateway) -> None:
         counts = []
@@ -307,6 +309,32 @@ class TestRemoval:
             assert self.left(gateway) == 1
             gateway.advance(75_000)
             assert self.left(gateway) == 0
+
+    def test_is_no_faster_because_many_arrive(self, expired: MemoryGateway) -> None:
+        client = expired.connect()
+        counts = [self.left(expired)]
+        for _ in range(30):
+            for _ in range(5):
+                client.send_batch(((str(n), {}) for n in range(100)), "busy")
+            expired.advance(1_000)
+            counts.append(self.left(expired))
+        steps = [before - after for before, after in pairwise(counts)]
+        assert max(steps) == 100
+
+    def test_keeps_up_when_it_is_late(
+        self, expired: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(retention, "REMOVE_STEP", 2)
+        client = expired.connect()
+        ok(client.ask(306))
+        expired.advance(1_000)
+        assert self.left(expired) > 500
+        expired.advance(2_000)
+        before = self.left(expired)
+        for _ in range(10):
+            client.send_batch(((str(n), {}) for n in range(10)), "busy")
+            expired.advance(10)
+        assert before - self.left(expired) == pytest.approx(200, abs=40)
 
     def test_goes_on_after_a_crash(self, expired: MemoryGateway) -> None:
         assert self.left(expired) > 500

@@ -25,8 +25,6 @@ from storage.logged import LoggedTransaction
 from storage.reader import Reader
 from storage.shapes import is_queued_value
 
-_FIRST: Final = bytes(U64.size)
-
 LAST: Final = b"\xff" * U64.size
 """The last packed sequence that there can be."""
 
@@ -36,8 +34,8 @@ def note_expired(txn: LoggedTransaction, tables: Tables, numbers: Iterable[bytes
 
     :param numbers: their sequences, packed.
     """
-    for chunk, own in groupby(sorted(numbers), _chunk_of):
-        _put(txn, tables, chunk, _bits(txn, tables, chunk) | _sum(own))
+    for chunk, bits in _by_chunk(numbers):
+        _put(txn, tables, chunk, _bits(txn, tables, chunk) | bits)
 
 
 def forget_expired(txn: LoggedTransaction, tables: Tables, numbers: Iterable[bytes]) -> None:
@@ -45,8 +43,8 @@ def forget_expired(txn: LoggedTransaction, tables: Tables, numbers: Iterable[byt
 
     :param numbers: their sequences, packed.
     """
-    for chunk, own in groupby(sorted(numbers), _chunk_of):
-        _put(txn, tables, chunk, _bits(txn, tables, chunk) & ~_sum(own))
+    for chunk, bits in _by_chunk(numbers):
+        _put(txn, tables, chunk, _bits(txn, tables, chunk) & ~bits)
 
 
 def is_expired(txn: Reader, tables: Tables, number: bytes, terms: Terms, row: IdRow) -> bool:
@@ -61,12 +59,19 @@ def is_expired(txn: Reader, tables: Tables, number: bytes, terms: Terms, row: Id
     if row.aborted_ms:
         return txn.get(pack_u64(row.aborted_ms) + number, db=tables.aborted) is None
     oldest_ms = oldest_in_queue(txn, tables, queue_prefix(terms.topic, terms.queue))
-    return oldest_ms is None or max(row.due_ms, terms.stored_ms) <= oldest_ms
+    return can_have_left(oldest_ms, row.due_ms, terms)
+
+
+def can_have_left(oldest_ms: int | None, due_ms: int, terms: Terms) -> bool:
+    """Whether a message can have left its queue: what entered a queue later than its oldest message is still there.
+
+    :param oldest_ms: from `oldest_in_queue`.
+    """
+    return oldest_ms is None or max(due_ms, terms.stored_ms) <= oldest_ms
 
 
 def oldest_in_queue(txn: Reader, tables: Tables, prefix: bytes) -> int | None:
-    """Return when a queue's oldest message entered it: None if it is empty, 0 if its first row cannot be read. What
-    cannot have entered the queue before has not left it either.
+    """Return when a queue's oldest message entered it: None if it is empty, 0 if its first row cannot be read.
 
     :param prefix: of the queue's rows.
     """
@@ -78,7 +83,7 @@ def oldest_in_queue(txn: Reader, tables: Tables, prefix: bytes) -> int | None:
 
 
 def expired_numbers(
-    txn: Reader, tables: Tables, begin: bytes = _FIRST, last: bytes = LAST
+    txn: Reader, tables: Tables, begin: bytes = b"", last: bytes = LAST
 ) -> Iterator[bytes]:
     """Return the packed sequences of expired messages in their order, from one on and up to another. Nothing may
     be changed meanwhile."""
@@ -102,16 +107,18 @@ def numbers_in(chunk: bytes, value: bytes) -> Iterator[bytes]:
 
 def rows_of(numbers: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Return the rows of `expired` that note these packed sequences."""
-    for chunk, own in groupby(sorted(numbers), _chunk_of):
-        yield chunk, _sum(own).to_bytes(EXPIRED_VALUE_SIZE)
+    for chunk, bits in _by_chunk(numbers):
+        yield chunk, bits.to_bytes(EXPIRED_VALUE_SIZE)
 
 
 def _chunk_of(number: bytes) -> bytes:
     return number[:-1]
 
 
-def _sum(numbers: Iterable[bytes]) -> int:
-    return sum(1 << last for last in {number[-1] for number in numbers})
+def _by_chunk(numbers: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Return the chunks of these packed sequences, each with the bits of those that are in it."""
+    for chunk, own in groupby(sorted(set(numbers)), _chunk_of):
+        yield chunk, sum(1 << number[-1] for number in own)
 
 
 def _bits(txn: Reader, tables: Tables, chunk: bytes) -> int:

@@ -192,7 +192,7 @@ class MessageRepairs:
             self._changes.make("aborted", key, b"", f"{sentence} at {moment(key[:8])}")
 
     def _mend_expired(self, expired: list[bytes]) -> None:
-        """Correct the notes of what is to be removed: other messages are not, and some are missing."""
+        """Forget the notes of messages that are not to be removed, or that do not exist."""
         noted = dict(rows_of(expired))
         for key in self._changes.keys("expired"):
             sentence = f"expired {key!r}: messages that are not to be removed are no longer noted"

@@ -16,7 +16,14 @@ from typing import NamedTuple
 
 from storage.environment import Tables
 from storage.errors import DamagedError, StorageError
-from storage.expired import LAST, expired_numbers, forget_expired, note_expired, oldest_in_queue
+from storage.expired import (
+    LAST,
+    can_have_left,
+    expired_numbers,
+    forget_expired,
+    note_expired,
+    oldest_in_queue,
+)
 from storage.keys import (
     ENDS_VALUE,
     NEXT_SEQUENCE,
@@ -416,12 +423,8 @@ def _gone(
         prefix = queue_prefix(one.terms.topic, one.terms.queue)
         if prefix not in oldest:
             oldest[prefix] = oldest_in_queue(txn, tables, prefix)
-        oldest_ms = oldest[prefix]
-        # What entered a queue later than its oldest message is still there, and expires in its turn. What is not due
-        # has fired only if the clock was wrong.
-        if due_ms <= now_ms and (
-            oldest_ms is None or max(due_ms, one.terms.stored_ms) <= oldest_ms
-        ):
+        # What is still in its queue expires in its turn. What is not due has fired only if the clock was wrong.
+        if due_ms <= now_ms and can_have_left(oldest[prefix], due_ms, one.terms):
             yield one
 
 

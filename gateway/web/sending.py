@@ -61,6 +61,12 @@ class SentMessage(Shown):
     msg_id: str
     offset_msg_id: str
     recall_handle: str | None
+    replaced: Annotated[
+        int | None,
+        Meta(
+            description=f"How many pending messages it has replaced; null without `{names.DEBOUNCE}`."
+        ),
+    ]
 
 
 class Sender:
@@ -101,10 +107,12 @@ class Sender:
         data = decode_body(body.body, body.encoding)
         answer = await self.send(asker, body.topic, data, properties, body.queue)
         sent = answer.ext()
+        replaced = sent.get("replaced")
         return SentMessage(
             msg_id=sent.get("transactionId") or sent.get("msgId", ""),
             offset_msg_id=sent.get("msgId", ""),
             recall_handle=sent.get("recallHandle"),
+            replaced=int(replaced) if replaced is not None else None,
         )
 
     def send(

@@ -47,6 +47,14 @@ def test_a_sent_message_is_found_and_shown(http: HttpClient) -> None:
     assert kinds == [("born", START_MS), ("accepted", START_MS), ("due", START_MS + HOUR_MS)]
 
 
+def test_a_send_that_debounces_tells_how_many_messages_it_has_replaced(http: HttpClient) -> None:
+    debounced = {"keys": "k1", "properties": {"TIDEGATE_DEBOUNCE": "k1"}}
+    answers = [send(http, keys="k1"), send(http, **debounced), send(http, **debounced)]
+    answers.append(send(http, at="-1s", **debounced))
+    answers.append(send(http, **debounced))
+    assert [sent["replaced"] for sent in answers] == [None, 1, 1, 1, 0]
+
+
 @pytest.mark.parametrize(
     "query",
     [

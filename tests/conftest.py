@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,10 @@ from tests.scratch import scratch_folder
 # The time of an example only depends on how busy the machine is.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell has what it starts in the background ignore Ctrl-C, and so would the programs under test.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 COMPUTING: Final = ("tests/spark",)
 WAITING: Final = ("tests/compat", "tests/live", "tests/web", "tests/ops")

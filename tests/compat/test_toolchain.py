@@ -166,8 +166,9 @@ def test_a_python_program_can_be_the_first_that_is_run(
 
 
 def test_what_cannot_be_read_or_written_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("compat.toolchain.__main__.classpath", lambda _name: [])
     assert main(["run-java", str(tmp_path / "Order.java")]) == 1
     said = f"toolchain: [Errno 2] No such file or directory: '{tmp_path / 'Order.java'}'\n"
     assert capsys.readouterr().err == said

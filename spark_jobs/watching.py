@@ -222,7 +222,9 @@ class _Line:
         self._answers[opaque] = answer
         writer.write(encode_command(code, opaque, ext=ext))
         try:
-            return await asyncio.wait_for(answer, _ANSWER_LIMIT_S)
+            # Not `wait_for`: of a task that is cancelled as its answer comes, Python 3.11 forgets that it was.
+            async with asyncio.timeout(_ANSWER_LIMIT_S):
+                return await answer
         finally:
             self._answers.pop(opaque, None)
 
@@ -241,8 +243,8 @@ class _Line:
 
     async def _open(self) -> asyncio.StreamWriter:
         try:
-            opening = asyncio.open_connection(*self._address)
-            reader, writer = await asyncio.wait_for(opening, _ANSWER_LIMIT_S)
+            async with asyncio.timeout(_ANSWER_LIMIT_S):
+                reader, writer = await asyncio.open_connection(*self._address)
         except OSError:
             self._opening = None
             raise
@@ -254,7 +256,11 @@ class _Line:
         frames = FrameBuffer()
         try:
             with suppress(OSError, FrameError, CommandError):
-                while data := await asyncio.wait_for(reader.read(65_536), _ANSWER_LIMIT_S):
+                while True:
+                    async with asyncio.timeout(_ANSWER_LIMIT_S):
+                        data = await reader.read(65_536)
+                    if not data:
+                        break
                     for frame in frames.feed(data):
                         command = decode_command(frame)
                         if not command.is_response:

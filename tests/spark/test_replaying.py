@@ -28,7 +28,7 @@ from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
 from gateway.wire.frames import FrameBuffer
 from gateway.wire.properties import join, parse
-from spark_jobs import replaying, rewriting
+from spark_jobs import replaying, rewriting, watching
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ROWS
 from spark_jobs.replay import find_target
@@ -995,6 +995,39 @@ def test_a_watcher_says_from_when_to_when_it_saw_a_queue(
     assert first["asked_ns"] <= pulled_ns[0] <= first["time_ns"] <= pulled_ns[1]
     assert (last["event"], last["queue_offset"]) == ("drained", 9)
     assert last["time_ns"] > pulled_ns[2]
+
+
+def test_a_watcher_ends_though_an_answer_comes_at_the_same_moment(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = threading.Event()
+
+    def answer(command: Command) -> bytes:
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            route = b'{"queueDatas":[{"readQueueNums":1}]}'
+            return encode_response(command.opaque, 0, body=route)
+        code = ResponseCode.PULL_NOT_FOUND if command.code == RequestCode.PULL_MESSAGE else 0
+        return encode_response(command.opaque, code)
+
+    def received(frame: bytes) -> Command:
+        command = decode_command(frame)
+        if command.code == ResponseCode.PULL_NOT_FOUND and not ends.is_set():
+            ends.set()
+            # Meanwhile the watcher is told to end.
+            time.sleep(0.2)
+        return command
+
+    monkeypatch.setattr(server, "answer", answer)
+    monkeypatch.setattr(watching, "decode_command", received)
+
+    def watch() -> None:
+        with Watcher(Target(server.address, server.address), ["orders"], tmp_path):
+            ends.wait(LIMIT_S)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    watcher.join(LIMIT_S)
+    assert not watcher.is_alive()
 
 
 def test_a_watcher_of_many_queues_needs_few_connections(

@@ -163,6 +163,7 @@ TermsOf = Callable[[bytes], Terms]
 
 ID_ROW_SIZES = (8, 16, 32)
 """Bytes of a row of `ids`: it has one, two or four columns."""
+_ID_ROWS = {size: Struct(f">{size // 8}Q") for size in ID_ROW_SIZES}
 
 
 class IdRow(NamedTuple):
@@ -179,9 +180,9 @@ class IdRow(NamedTuple):
 
         :raises ValueError: when it has another size.
         """
-        if len(value) not in ID_ROW_SIZES:
+        if len(value) not in _ID_ROWS:
             raise ValueError(f"a row of ids has {len(value)} bytes")
-        return cls(*(int.from_bytes(value[at : at + 8]) for at in range(0, len(value), 8)))
+        return cls(*_ID_ROWS[len(value)].unpack(value))
 
     def pack(self) -> bytes:
         """Return the row with as many columns as it needs."""

@@ -30,8 +30,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.wire.codes import SysFlag
-
 MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
 MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
 """As V1, but with two bytes of topic length, for topics over 127 bytes (MessageVersion)."""
@@ -50,11 +48,18 @@ _FIXED_SIZE: Final = 91
 """Bytes of a V1 record with IPv4 hosts, without its body, topic and properties."""
 _OFFSET_MSG_ID: Final = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 
-_pack_head = struct.Struct(">iIIiiqqiq8sq8siqi").pack
+_HEADS: Final = [
+    struct.Struct(f">iiIiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20)
+]
+"""All in front of the body, by the bits BORN_HOST_V6 and STORE_HOST_V6 of sysFlag: the hosts have 8 or 20 bytes."""
+_LAST_OF_SYS_FLAG: Final = 39
+"""Where the byte of these bits stands."""
+
+_pack_head = _HEADS[0].pack
+_heads = [(head.unpack_from, head.size) for head in _HEADS]
 _pack_long = struct.Struct(">q").pack
 _put_long = struct.Struct(">q").pack_into
-_unpack_start = struct.Struct(">iIIiiqqiq").unpack_from
-_unpack_end = struct.Struct(">iqi").unpack_from
+_unpack_size_and_offset = struct.Struct(">i24xq").unpack_from
 _pack_uniq = struct.Struct(">HIIH").pack
 _unpack_item = struct.Struct(">iiIii").unpack_from
 
@@ -120,7 +125,7 @@ def encode_message(
         size += 1
     head = _pack_head(
         size,
-        magic & 0xFFFFFFFF,
+        magic,
         zlib.crc32(body) & CRC_MASK,
         queue_id,
         flag,
@@ -235,7 +240,7 @@ def physical_offsets(records: bytes) -> list[int]:
     found = []
     position = 0
     while position + _FIXED_SIZE <= len(records):
-        size, _, _, _, _, _, offset, _, _ = _unpack_start(records, position)
+        size, offset = _unpack_size_and_offset(records, position)
         if size < _FIXED_SIZE:
             break
         found.append(offset)
@@ -255,6 +260,7 @@ def stored_properties(record: bytes) -> str:
 
 def _decode_at(data: bytes, start: int) -> tuple[Message, int]:
     try:
+        unpack_head, head_size = _heads[data[start + _LAST_OF_SYS_FLAG] >> 4 & 3]
         (
             size,
             magic,
@@ -265,28 +271,27 @@ def _decode_at(data: bytes, start: int) -> tuple[Message, int]:
             physical_offset,
             sys_flag,
             born_ms,
-        ) = _unpack_start(data, start)
-        if magic - (1 << 32) not in (MAGIC_V1, MAGIC_V2):
-            raise MessageError(f"a record at byte {start} has magic {magic:#x}")
-        at = start + 48
-        born_size = 20 if sys_flag & SysFlag.BORN_HOST_V6 else 8
-        born_host = data[at : at + born_size]
-        at += born_size
-        store_ms = int.from_bytes(data[at : at + 8], "big", signed=True)
-        at += 8
-        store_size = 20 if sys_flag & SysFlag.STORE_HOST_V6 else 8
-        store_host = data[at : at + store_size]
-        at += store_size
-        reconsume_times, prepared_offset, body_size = _unpack_end(data, at)
-        at += 16
-        body_end = at + body_size
-        length_size = 1 if magic - (1 << 32) == MAGIC_V1 else 2
-        topic_start = body_end + length_size
-        topic_end = topic_start + int.from_bytes(data[body_end:topic_start], "big")
-        properties_start = topic_end + 2
-        end = properties_start + int.from_bytes(data[topic_end:properties_start], "big")
-    except struct.error as error:
+            born_host,
+            store_ms,
+            store_host,
+            reconsume_times,
+            prepared_offset,
+            body_size,
+        ) = unpack_head(data, start)
+        body_start = start + head_size
+        body_end = body_start + body_size
+        if magic == MAGIC_V1:
+            topic_start = body_end + 1
+            topic_end = topic_start + data[body_end]
+        elif magic == MAGIC_V2:
+            topic_start = body_end + 2
+            topic_end = topic_start + int.from_bytes(data[body_end:topic_start], "big")
+        else:
+            raise MessageError(f"a record at byte {start} has magic {magic & 0xFFFFFFFF:#x}")
+    except (IndexError, struct.error) as error:
         raise MessageError(f"a record at byte {start} is cut off") from error
+    properties_start = topic_end + 2
+    end = properties_start + int.from_bytes(data[topic_end:properties_start], "big")
     if body_size < 0 or end != start + size or end > len(data):
         raise MessageError(f"the lengths in the record at byte {start} do not fit its size {size}")
     message = Message(
@@ -302,7 +307,7 @@ def _decode_at(data: bytes, start: int) -> tuple[Message, int]:
         store_host=store_host,
         reconsume_times=reconsume_times,
         prepared_offset=prepared_offset,
-        body=data[at:body_end],
+        body=data[body_start:body_end],
         body_crc=crc,
         properties=data[properties_start:end].decode(errors="replace"),
     )

@@ -1009,7 +1009,7 @@ def test_a_watcher_ends_though_an_answer_comes_at_the_same_moment(
         code = ResponseCode.PULL_NOT_FOUND if command.code == RequestCode.PULL_MESSAGE else 0
         return encode_response(command.opaque, code)
 
-    def received(frame: bytes) -> Command:
+    def received(frame: tuple[int, bytes, bytes]) -> Command:
         command = decode_command(frame)
         if command.code == ResponseCode.PULL_NOT_FOUND and not ends.is_set():
             ends.set()

@@ -547,10 +547,11 @@ class Player:
         """Wait for answers, but not for ever. The request is due then."""
         if not waits:
             return
-        deadline = time.monotonic() + min(_TEACHING_S, self._pacing.patience_s)
-        for event in waits:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), max(deadline - time.monotonic(), 0))
+        # Not `wait_for`: Python 3.11's forgets that its task was cancelled if the event comes at the same moment.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(_TEACHING_S, self._pacing.patience_s)):
+                for event in waits:
+                    await event.wait()
         result["due_ns"] = self._now_ns()
 
     async def _make_room(self) -> None:

@@ -161,9 +161,8 @@ TermsOf = Callable[[bytes], Terms]
 """Reads the terms out of a record, or raises ValueError. The store does not know the layout of a record."""
 
 
-ID_ROW_SIZES = (8, 16, 32)
-"""Bytes of a row of `ids`: it has one, two or four columns."""
-_ID_ROWS = {size: Struct(f">{size // 8}Q") for size in ID_ROW_SIZES}
+ID_ROWS = {8: Struct(">Q"), 16: Struct(">QQ"), 32: Struct(">QQQQ")}
+"""Rows of `ids` by their bytes: they have one, two or four columns."""
 
 
 class IdRow(NamedTuple):
@@ -180,9 +179,9 @@ class IdRow(NamedTuple):
 
         :raises ValueError: when it has another size.
         """
-        if len(value) not in _ID_ROWS:
+        if len(value) not in ID_ROWS:
             raise ValueError(f"a row of ids has {len(value)} bytes")
-        return cls(*_ID_ROWS[len(value)].unpack(value))
+        return cls(*ID_ROWS[len(value)].unpack(value))
 
     def pack(self) -> bytes:
         """Return the row with as many columns as it needs."""

@@ -12,7 +12,7 @@ from storage.keys import (
     ENDS_VALUE,
     EXPIRED_VALUE_SIZE,
     HALF_VALUE,
-    ID_ROW_SIZES,
+    ID_ROWS,
     MARK,
     MAX_KEY,
     MAX_TOPIC,
@@ -106,7 +106,7 @@ def is_waiting(key: bytes, value: bytes) -> bool:
 
 def is_id(key: bytes, value: bytes) -> bool:
     """Whether a key and value can be a row of `ids`."""
-    return key[-9:-8] == b"\0" and len(value) in ID_ROW_SIZES
+    return key[-9:-8] == b"\0" and len(value) in ID_ROWS
 
 
 def _is_key(key: bytes, value: bytes) -> bool:

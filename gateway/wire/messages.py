@@ -30,6 +30,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from gateway.wire.codes import SysFlag
+
 MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
 MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
 """As V1, but with two bytes of topic length, for topics over 127 bytes (MessageVersion)."""
@@ -48,15 +50,17 @@ _FIXED_SIZE: Final = 91
 """Bytes of a V1 record with IPv4 hosts, without its body, topic and properties."""
 _OFFSET_MSG_ID: Final = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 
-_HEADS: Final = [
-    struct.Struct(f">iiIiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20)
-]
-"""All in front of the body, by the bits BORN_HOST_V6 and STORE_HOST_V6 of sysFlag: the hosts have 8 or 20 bytes."""
+_V6_HOSTS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+_HEADS: Final = {
+    store_bit | born_bit: struct.Struct(f">iiIiiqqiq{born}sq{store}siqi")
+    for store_bit, store in ((0, 8), (SysFlag.STORE_HOST_V6, 20))
+    for born_bit, born in ((0, 8), (SysFlag.BORN_HOST_V6, 20))
+}
+"""All in front of the body, by the bits of sysFlag that tell how many bytes the hosts have."""
 _LAST_OF_SYS_FLAG: Final = 39
 """Where the byte of these bits stands."""
 
 _pack_head = _HEADS[0].pack
-_heads = [(head.unpack_from, head.size) for head in _HEADS]
 _pack_long = struct.Struct(">q").pack
 _put_long = struct.Struct(">q").pack_into
 _unpack_size_and_offset = struct.Struct(">i24xq").unpack_from
@@ -131,7 +135,7 @@ def encode_message(
         flag,
         queue_offset,
         physical_offset,
-        sys_flag & ~0x30,
+        sys_flag & ~_V6_HOSTS,
         born_ms,
         born_host,
         store_ms,
@@ -260,7 +264,7 @@ def stored_properties(record: bytes) -> str:
 
 def _decode_at(data: bytes, start: int) -> tuple[Message, int]:
     try:
-        unpack_head, head_size = _heads[data[start + _LAST_OF_SYS_FLAG] >> 4 & 3]
+        head = _HEADS[data[start + _LAST_OF_SYS_FLAG] & _V6_HOSTS]
         (
             size,
             magic,
@@ -277,8 +281,8 @@ def _decode_at(data: bytes, start: int) -> tuple[Message, int]:
             reconsume_times,
             prepared_offset,
             body_size,
-        ) = unpack_head(data, start)
-        body_start = start + head_size
+        ) = head.unpack_from(data, start)
+        body_start = start + head.size
         body_end = body_start + body_size
         if magic == MAGIC_V1:
             topic_start = body_end + 1

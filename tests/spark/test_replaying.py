@@ -44,6 +44,12 @@ RECALL = int(RequestCode.RECALL_MESSAGE)
 LIMIT_S = 60.0
 
 
+def route(command: Command, queues: int) -> bytes:
+    """Return the answer to a request for a topic's route: it has so many queues."""
+    body = b'{"queueDatas":[{"readQueueNums":%d}]}' % queues
+    return encode_response(command.opaque, 0, body=body)
+
+
 class Server:
     """Answers each request with the next of its responses, and keeps the requests."""
 
@@ -974,8 +980,7 @@ def test_a_watcher_says_from_when_to_when_it_saw_a_queue(
 
     def answer(command: Command) -> bytes:
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            route = b'{"queueDatas":[{"readQueueNums":1}]}'
-            return encode_response(command.opaque, 0, body=route)
+            return route(command, 1)
         if command.code == RequestCode.GET_MAX_OFFSET:
             return encode_response(command.opaque, 0, ext={"offset": "7"})
         pulled_ns.append(time.time_ns())
@@ -1004,8 +1009,7 @@ def test_a_watcher_ends_though_an_answer_comes_at_the_same_moment(
 
     def answer(command: Command) -> bytes:
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            route = b'{"queueDatas":[{"readQueueNums":1}]}'
-            return encode_response(command.opaque, 0, body=route)
+            return route(command, 1)
         code = ResponseCode.PULL_NOT_FOUND if command.code == RequestCode.PULL_MESSAGE else 0
         return encode_response(command.opaque, code)
 
@@ -1044,7 +1048,7 @@ def test_a_watcher_of_many_queues_needs_few_connections(
 
     def answer(command: Command) -> bytes:
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            return encode_response(command.opaque, 0, body=b'{"queueDatas":[{"readQueueNums":8}]}')
+            return route(command, 8)
         if command.code == RequestCode.GET_MAX_OFFSET:
             return encode_response(command.opaque, 0, ext={"offset": "7"})
         ext = command.ext()
@@ -1070,7 +1074,7 @@ def test_a_watcher_asks_again_where_one_answer_alone_does_not_come(
 
     def answer(command: Command) -> bytes:
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            return encode_response(command.opaque, 0, body=b'{"queueDatas":[{"readQueueNums":2}]}')
+            return route(command, 2)
         queue = command.ext()["queueId"]
         if command.code == RequestCode.PULL_MESSAGE:
             pulled.append(queue)
@@ -1104,7 +1108,7 @@ def test_what_was_watched_is_whole_though_the_disk_was_full(
 
     def answer(command: Command) -> bytes:
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            return encode_response(command.opaque, 0, body=b'{"queueDatas":[{"readQueueNums":1}]}')
+            return route(command, 1)
         return encode_response(command.opaque, ResponseCode.PULL_NOT_FOUND)
 
     monkeypatch.setattr("spark_jobs.watching._ROWS_AT_ONCE", 1)

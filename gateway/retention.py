@@ -86,6 +86,7 @@ class Retention:
         try:
             step = broker.expire_messages(_limit(EXPIRE_STEP, came), self._expire_from)
         except StorageError as error:
+            self._expire_from = b""
             self.log.error("the clean-up of old messages failed: {error}", error=str(error))
             return False
         finally:
@@ -94,7 +95,8 @@ class Retention:
         return step.behind is not None
 
     def remove(self) -> bool:
-        """Remove the next expired messages when it is time. Return True while a round of removal goes on."""
+        """Remove the next expired messages when it is time. Return True while a round of removal goes on, or waits for
+        messages that are about to expire."""
         broker, now = self._broker, self._reactor.seconds()
         if broker.committer.failing:
             return False
@@ -102,7 +104,7 @@ class Retention:
             self._round = self._begin(now)
         current = self._round
         if current is None:
-            return False
+            return bool(self._expire_from)
         ahead = current.seconds_ahead(now)
         if ahead > 0:
             return True
@@ -130,7 +132,7 @@ class Retention:
     def pause(self) -> float:
         """Return the seconds until the next step of removal."""
         if self._round is None:
-            return 0
+            return LEAST_PAUSE
         ahead = self._round.seconds_ahead(self._reactor.seconds())
         return min(max(ahead, LEAST_PAUSE), MOST_PAUSE)
 

@@ -310,6 +310,18 @@ class TestRemoval:
             gateway.advance(75_000)
             assert self.left(gateway) == 0
 
+    def test_begins_although_messages_expire_all_the_time(self, make_gateway: MakeGateway) -> None:
+        """In each clean-up more than one step can take."""
+        gateway = make_gateway(retention_hours=0.02)
+        client = gateway.connect()
+        counts = []
+        for _ in range(400):
+            client.send_batch((str(n), {}) for n in range(100))
+            gateway.advance(1_000)
+            counts.append(self.left(gateway))
+        assert max(counts) < 4_000
+        assert max(counts[300:]) <= max(counts[:300])
+
     def test_is_no_faster_because_many_arrive(self, expired: MemoryGateway) -> None:
         client = expired.connect()
         counts = [self.left(expired)]

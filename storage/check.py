@@ -96,7 +96,7 @@ def check(view: View, progress: Progress | None = None) -> list[str]:
         _check_queues(view, faults, places)
         begin("aborted messages", tables.aborted)
         _check_aborted(view, faults, places)
-        begin("messages to be removed", tables.expired)
+        begin("rows of messages to be removed", tables.expired)
         _check_expired(view, faults, places)
         begin("halves of transactions", tables.halves)
         halves = _check_halves(view, faults)

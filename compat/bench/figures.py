@@ -249,6 +249,7 @@ END_TO_END: Final = (
 FIGURES: Final[dict[Kind, tuple[Figure, ...]]] = {
     "sends": (RATE, *SEND_FIGURES, FAULTS[0], CPU, CLIENT_CPU, CORES, *RESOURCES),
     "life": (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES),
+    "removal": (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES),
     "levels": (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES),
     "normal": (RATE, *SEND_FIGURES, *END_TO_END, *FAULTS, CPU_RATE, CPU, CORES, *RESOURCES),
     "storm": (RATE, *STORM_FIGURES, *SEND_FIGURES, *FIRING_FIGURES, *FAULTS, CORES, *RESOURCES[2:]),
@@ -292,6 +293,9 @@ def _goals_of_kind(scenario: Scenario) -> dict[str, Goal]:
             if scenario.rate >= 10_000:
                 found["cpu"] = Goal(limit=40, ratio=0.5)
             return found
+        case "removal":
+            beside = {"cpu": Goal(beside=1.25), "held": Goal(beside=0.1)}
+            return {**_firing_goals((2, 5, 20, 50)), **_FAULTLESS, **beside, **_MEMORY}
         case "levels":
             return {**_firing_goals((2, 5, 20, 50)), **_FAULTLESS, **_DISK, **_MEMORY}
         case "storm":

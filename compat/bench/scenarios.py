@@ -10,7 +10,9 @@ import msgspec
 Flush = Literal["sync", "async"]
 """Whether a send is answered after it is on disk (sync), or before (async)."""
 
-Kind = Literal["sends", "life", "levels", "normal", "storm", "waiting", "workers", "held"]
+Kind = Literal[
+    "sends", "life", "removal", "levels", "normal", "storm", "waiting", "workers", "held"
+]
 
 _STORM_SENDS_PER_SECOND: Final = 4_000
 """About how many messages of a storm are sent per second, including the reserve of time until they are due."""
@@ -54,6 +56,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Consumers whose pulls wait; several of them divide the messages' tags among them."""
     workers: int = 1
     """The gateway's setting `workers`."""
+    retention_hours: float = 0
+    """The gateway's setting `retention_hours`; 0 leaves it at its default, so that nothing is removed in a run."""
     held: int = 0
     """Messages that the data folder has before the server starts."""
     beside: str = ""
@@ -124,6 +128,20 @@ def _bodies(size: int, rate: int) -> Scenario:
     )
 
 
+def _removal(rate: int) -> Scenario:
+    """Return a scenario in which, once it is warm, as many messages are removed as arrive: 11 s after they have fired,
+    in rounds of 10 s."""
+    return msgspec.structs.replace(
+        _life(rate, "async", _SOON_MS, seconds=30, warmup=60),
+        name=f"removal-{rate}-async",
+        kind="removal",
+        title=f"Whole life of timed messages at {rate:,} per s while as many are removed, async flush",
+        retention_hours=0.003,
+        beside=f"life-{rate}-async",
+        alone=True,
+    )
+
+
 def quick() -> list[Scenario]:
     """Return the most important scenarios, which take about three minutes."""
     return [
@@ -144,6 +162,7 @@ def full() -> list[Scenario]:
         for rate in (1_000, 5_000, 10_000)
         for flush in flushes
     ]
+    scenarios.append(_removal(5_000))
     scenarios += [
         _bodies(size, rate) for size, rate in ((1_300, 1_000), (4_000, 1_000), (64_000, 200))
     ]

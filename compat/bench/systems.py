@@ -52,7 +52,9 @@ def tidegate(folder: Path, scenario: Scenario) -> Iterator[System]:
     disk_read = holding.disk_reads(data) if scenario.held else None
     start = time.monotonic()
     options = ("--listen", "127.0.0.1:0", "--flush", scenario.flush, "--workers", scenario.workers)
-    words = ("gateway", "serve", "--data", data, *options)
+    kept = scenario.retention_hours
+    retention = ("--retention-hours", kept) if kept else ()
+    words = ("gateway", "serve", "--data", data, *options, *retention)
     with children.server(*words, output=folder / "output") as server:
         holding.wait_for_answer(server.address)
         started = time.monotonic()

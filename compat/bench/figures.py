@@ -246,11 +246,13 @@ END_TO_END: Final = (
     Figure("e2e.p99", "send to receipt P99, ms", _part(_firing, lambda s: s.p99), digits=0),
 )
 
+LIFE_FIGURES: Final = (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES)
+
 FIGURES: Final[dict[Kind, tuple[Figure, ...]]] = {
     "sends": (RATE, *SEND_FIGURES, FAULTS[0], CPU, CLIENT_CPU, CORES, *RESOURCES),
-    "life": (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES),
-    "removal": (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES),
-    "levels": (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES),
+    "life": LIFE_FIGURES,
+    "removal": LIFE_FIGURES,
+    "levels": LIFE_FIGURES,
     "normal": (RATE, *SEND_FIGURES, *END_TO_END, *FAULTS, CPU_RATE, CPU, CORES, *RESOURCES),
     "storm": (RATE, *STORM_FIGURES, *SEND_FIGURES, *FIRING_FIGURES, *FAULTS, CORES, *RESOURCES[2:]),
     "waiting": (RATE, *END_TO_END, *FAULTS, CPU, CORES, *RESOURCES[2:]),
@@ -266,6 +268,8 @@ _PARTS: Final = ("p50", "p99")
 _NONE: Final = Goal(limit=0)
 _MEMORY: Final = {"memory": Goal(limit=300)}
 _DISK: Final = {"written": Goal(ratio=0.5), "held": Goal(ratio=0.5)}
+_USUAL_FIRING: Final = (2, 5, 20, 50)
+"""Bounds of the firing error's P50, P90, P99 and P999, in milliseconds, below 10,000 messages per s."""
 _FAULTLESS: Final = {"lost": _NONE, "doubled": _NONE, "early": _NONE}
 _CALM: Final = {"send.mean": Goal(ratio=1), "send.p99": Goal(ratio=1)}
 
@@ -288,16 +292,16 @@ def _goals_of_kind(scenario: Scenario) -> dict[str, Goal]:
                 found["cpu"] = Goal(limit=40 if scenario.threads <= 16 else 25)
             return found
         case "life":
-            firing = (2, 5, 20, 50) if scenario.rate < 10_000 else (5, 10, 30, 100)
+            firing = _USUAL_FIRING if scenario.rate < 10_000 else (5, 10, 30, 100)
             found = {**_firing_goals(firing), **_FAULTLESS, **_DISK, **_MEMORY}
             if scenario.rate >= 10_000:
                 found["cpu"] = Goal(limit=40, ratio=0.5)
             return found
         case "removal":
             beside = {"cpu": Goal(beside=1.25), "held": Goal(beside=0.1)}
-            return {**_firing_goals((2, 5, 20, 50)), **_FAULTLESS, **beside, **_MEMORY}
+            return {**_firing_goals(_USUAL_FIRING), **_FAULTLESS, **beside, **_MEMORY}
         case "levels":
-            return {**_firing_goals((2, 5, 20, 50)), **_FAULTLESS, **_DISK, **_MEMORY}
+            return {**_firing_goals(_USUAL_FIRING), **_FAULTLESS, **_DISK, **_MEMORY}
         case "storm":
             return {
                 "storm.stored": Goal(limit=10_000),
